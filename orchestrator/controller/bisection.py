@@ -16,6 +16,7 @@ from orchestrator.controller.rounds import Rounds
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.record.bench_parts import PlanEntry, RungRecord
+from orchestrator.record.owed import leave_out
 from orchestrator.results import mean
 from orchestrator.results.tally import durations
 
@@ -37,11 +38,13 @@ class Bisection(Rounds):
         return entry.cell > 1
 
     def _further(self) -> list[PlannedRun]:
-        state = bisect_state(self.bench, self.tally.result)
-        if state.record.ended:
-            return []
+        state = self._state()
         if state.failed_side:
-            self._end(FAILED)
+            if not state.record.ended:
+                self._end(FAILED)
+            return []
+        # What ended because a side had failed goes on once that run has been repeated.
+        if state.record.ended not in ("", FAILED):
             return []
         if state.record.rungs and state.record.rungs[-1].confirms:
             self._end(CONFIRMED)
@@ -53,7 +56,7 @@ class Bisection(Rounds):
         while isinstance(step, Step):
             if block := self._planned(state, step, limit):
                 return block
-            state = bisect_state(self.bench, self.tally.result)
+            state = self._state()
             step = following(count, state.speeds, limit, state.refused, recorded)
         self._end(step)
         return []
@@ -86,7 +89,18 @@ class Bisection(Rounds):
 
     def _in_time(self, run: PlannedRun) -> bool:
         limit = self._limit()
-        return limit.left_s > 0 and limit.run_s <= limit.left_s
+        return limit.left_s > 0 and limit.run_s <= limit.left_s and not self._state().failed_side
+
+    def _leave(self, waiting: Sequence[PlannedRun]) -> None:
+        if not self._state().failed_side:
+            super()._leave(waiting)
+            return
+        notes = [f"left out, because {FAILED}: {len(waiting)} runs"]
+        leave_out(self.bench, [run.run_id for run in waiting], notes)
+        self._show(notes)
+
+    def _state(self) -> BisectState:
+        return bisect_state(self.bench, self.tally.result)
 
     def _limit(self) -> Limit:
         """Return the mean seconds of a run so far, 0 before the first, and those that are left."""

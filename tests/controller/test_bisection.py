@@ -63,11 +63,12 @@ class Rig(FakeBench):
 
         self.runs(program)
 
-    def go_on(self) -> Controller:
+    def go_on(self, *, retry_failed: bool = False) -> Controller:
         def connect(hosts: Any, redaction: Redaction) -> Any:
             return self.cluster
 
-        return Controller.go_on(self.bench, self.bench.path.parent, connect, retry_failed=False, argv=["orch", "resume"])
+        runs = self.bench.path.parent
+        return Controller.go_on(self.bench, runs, connect, retry_failed=retry_failed, argv=["orch", "resume"])
 
     def conduct(self, controller: Controller | None = None) -> tuple[list[str], Bisected]:
         errors, _ = (controller or self.controller()).conduct(self.show)
@@ -144,7 +145,21 @@ def test_a_candidate_that_fails_is_a_result_and_a_side_that_fails_ends_it(tmp_pa
     (row,) = [row for row in found.tried if row.settings == ("seed=1",)]
     assert row.n == 0 and "exit code 3" in row.failure
     kinds, found = Rig(tmp_path / "two", (SEED, COMPUTE), lambda spec: 0.0 if spec.options["seed"] else 0.5).conduct()
-    assert set(kinds) == {"rank_failed"} and found.verdict == "failed" and "no result: B: " in answer(found)
+    assert kinds == ["rank_failed"] and found.verdict == "failed" and "no result: B: " in answer(found)
+
+
+def test_a_side_that_failed_once_may_be_repeated_and_the_bisect_goes_on(tmp_path: Path) -> None:
+    is_broken = True
+
+    def step_s(spec: RunSpec) -> float:
+        return 0.0 if is_broken and spec.options["seed"] else slow("compute_ms", 25.0)(spec)
+
+    rig = Rig(tmp_path, (SEED, COMPUTE), step_s)
+    assert rig.conduct()[1].verdict == "failed" and len(rig.bench.record().left_out) == 6
+    is_broken = False
+    assert rig.conduct(rig.go_on())[1].verdict == "failed", "it is repeated only where that is asked for"
+    kinds, found = rig.conduct(rig.go_on(retry_failed=True))
+    assert (kinds, found.verdict, found.causes) == ([], "explained", ("compute_ms=25.0",))
 
 
 def test_without_time_nothing_is_claimed(tmp_path: Path) -> None:
