@@ -1,4 +1,4 @@
-"""The output of a finished bench or tune, and the files that a tune writes."""
+"""The output of a finished bench, tune or bisect, and the files that a tune writes."""
 
 from __future__ import annotations
 
@@ -44,6 +44,26 @@ def show(bench: BenchDir, as_json: bool) -> None:
     elif result.verdict == "unfinished":
         option = " --retry-failed" if _pilot_failed(bench) else ""
         typer.echo(f"to continue: orch resume {shlex.quote(bench.path.name)}{option}")
+
+
+def show_bisect(bench: BenchDir, as_json: bool) -> None:
+    """Print the result of a bisect, and write it to ``bisect.json`` in the bench."""
+    import json
+
+    from orchestrator.analysis.bisect import bisected
+    from orchestrator.files import write_atomic
+    from orchestrator.report.bisect import answer, left_open, tried
+
+    result = bisected(bench)
+    document = {**result.as_dict(), "answer": answer(result), "left_open": left_open(result)}
+    write_atomic(bench.path / "bisect.json", json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
+    if as_json:
+        print_json(document)
+        return
+    for line in (*tried(result), "", answer(result), *left_open(result)):
+        typer.echo(line)
+    if result.verdict == "unfinished":
+        typer.echo(f"to continue: orch resume {shlex.quote(bench.path.name)}")
 
 
 def _pilot_failed(bench: BenchDir) -> bool:
@@ -106,9 +126,12 @@ def _command(result: Tuned, files: list[Path], templates: Sequence[Path]) -> lis
 
 
 def table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
-    """Print the table of a finished bench, or the result of a tune."""
+    """Print the table of a finished bench, or the result of a tune or bisect."""
     if bench.record().tune:
         show(bench, as_json)
+        return
+    if bench.record().bisect:
+        show_bisect(bench, as_json)
         return
     from rich.console import Console
 

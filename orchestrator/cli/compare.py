@@ -10,11 +10,19 @@ from orchestrator.cli import complete
 from orchestrator.cli.options import Bench, Json, find_bench
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.analysis.compare import Comparison
     from orchestrator.errors import OrchError
 
 
 Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="Compare this metric, or all; default: the primary one.")]
+By = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--by", metavar="FIELD=X,Y", help="Take configurations with X from A, with Y from B: dtype=fp32,fp16, or an option."
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,12 +41,7 @@ def compare(
             metavar="[B]", autocompletion=complete.benches, help="The bench to compare with it. Default with --by: A."
         ),
     ] = "",
-    by: Annotated[
-        str,
-        typer.Option(
-            "--by", metavar="FIELD=X,Y", help="Take configurations with X from A, with Y from B: dtype=fp32,fp16, or an option."
-        ),
-    ] = "",
+    by: By = None,
     metric: Metric = "",
     as_json: Json = False,
 ) -> None:
@@ -51,10 +54,10 @@ def compare(
 
     if not (after or by):
         raise ConfigError("expected a second bench, got none", where="B", hint="--by compares configurations of one bench")
-    chosen = _by(by) if by else None
-    comparison, damaged = compared(find_bench(before), find_bench(after or before), by=chosen, metric=metric)
+    benches = find_bench(before), find_bench(after or before)
+    comparison, damaged = compared(*benches, by=chosen_by(by or []), metric=metric)
     _show(comparison, as_json)
-    _refuse(list(damaged) or nothing_compared(comparison, by))
+    _refuse(list(damaged) or nothing_compared(comparison, by or []))
 
 
 def gate(
@@ -92,14 +95,18 @@ def gate(
     typer.echo(f"no configuration is significantly more than {max_regression} slower than in {comparison.before}", err=True)
 
 
-def _by(text: str) -> tuple[str, tuple[str, str]]:
+def chosen_by(texts: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
+    """Return the fields of ``--by``, each with its value in A and in B. Raise ConfigError for anything else."""
     from orchestrator.errors import ConfigError
 
-    name, _, values = text.partition("=")
-    first, comma, second = values.partition(",")
-    if not (name and first and comma and second) or first == second:
-        raise ConfigError(f"expected a field and two values, such as dtype=fp32,fp16, got {text!r}", where="--by")
-    return name, (first, second)
+    chosen = []
+    for text in texts:
+        name, _, values = text.partition("=")
+        first, comma, second = values.partition(",")
+        if not (name and first and comma and second) or first == second:
+            raise ConfigError(f"expected a field and two values, such as dtype=fp32,fp16, got {text!r}", where="--by")
+        chosen.append((name, (first, second)))
+    return chosen
 
 
 def _show(comparison: Comparison, as_json: bool) -> None:
@@ -113,14 +120,14 @@ def _show(comparison: Comparison, as_json: bool) -> None:
     report.render(comparison, Console())
 
 
-def nothing_compared(comparison: Comparison, by: str) -> list[OrchError]:
+def nothing_compared(comparison: Comparison, by: Sequence[str]) -> list[OrchError]:
     """Return the error of a comparison without a pair, which says why there is none."""
     from orchestrator.errors import ConfigError
 
     if comparison.pairs:
         return []
-    where = f"--by {by}" if by else f"{comparison.before}, {comparison.after}"
-    if by.partition("=")[0] in ("nodes", "gpus"):
+    where = " ".join(f"--by {text}" for text in by) or f"{comparison.before}, {comparison.after}"
+    if any(text.partition("=")[0] in ("nodes", "gpus") for text in by):
         message = "expected a field other than the size, configurations are compared with those of as many nodes and GPUs"
         return [ConfigError(message, where=where, hint="orch summarize shows speedup and efficiency over sizes")]
     sides = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))

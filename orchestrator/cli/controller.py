@@ -31,6 +31,7 @@ from orchestrator.plan.placement import taken
 from orchestrator.record import BenchDir, Project, holder
 from orchestrator.record.bench_parts import TuneRecord
 from orchestrator.record.benchfile import bench_record
+from orchestrator.record.bisect_record import BisectRecord
 from orchestrator.record.journal import Event, last_controller
 from orchestrator.record.submission import submission
 from orchestrator.report.text import visible
@@ -55,9 +56,9 @@ def conduct(
     as_json: bool,
     detach: bool,
     keep_going: bool = False,
-    tune: TuneRecord | None = None,
+    search: TuneRecord | BisectRecord | None = None,
 ) -> None:
-    """Run a planned bench and print its table, or the result of a tune. Raise the error of the first failed run."""
+    """Run a planned bench and print its table, or the result of a tune or bisect. Raise the error of the first failed run."""
     hosts = taken(plan.cells, selection.hosts)
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
@@ -65,7 +66,7 @@ def conduct(
     chosen, notes, job = selection.devices, selection.notes, submission(selection.project, plan.bench_id)
     options = job.options if job else ()
     record = bench_record(
-        plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, tune, chosen, notes, options
+        plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, search, chosen, notes, options
     )
     bench = BenchDir.create(selection.project.runs, record.as_dict())
     cluster = selection.cluster(accept_new, hosts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import typer
 
@@ -10,28 +11,35 @@ from orchestrator.cli.options import Selection, print_json
 from orchestrator.controller.earlier import earlier_times
 from orchestrator.controller.stopping import plan_words
 from orchestrator.inventory import fold
-from orchestrator.plan.bench import PORTS, Bench, plan_run
-from orchestrator.plan.render import folded, without_secrets
+from orchestrator.plan.bench import PORTS, Bench, PlannedRun, plan_run
+from orchestrator.plan.render import Plan, folded, without_secrets
 from orchestrator.record.manifest import manifest_of
 from orchestrator.report.text import one_line, visible
 
 
-def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
-    """Print a bench that is planned, as text or as JSON: a manifest and the files of every node for each run."""
+def documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
+    """Return for each planned run its manifest and the files of every node, without secret values."""
+    return [
+        {**manifest_of(decided, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in decided.nodes]}
+        for run, decided in _plans(plan, selection)
+    ]
+
+
+def _plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
     hosts, redaction = selection.hosts, selection.inventory.redaction()
     plans = [
         (run, plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
         for run in plan.planned()
     ]
-    plans = [(run, without_secrets(decided, redaction)) for run, decided in plans]
+    return [(run, without_secrets(decided, redaction)) for run, decided in plans]
+
+
+def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
+    """Print a bench that is planned, as text or as JSON: a manifest and the files of every node for each run."""
     if as_json:
-        print_json(
-            [
-                {**manifest_of(decided, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in decided.nodes]}
-                for run, decided in plans
-            ]
-        )
+        print_json(documents(plan, selection))
         return
+    plans = _plans(plan, selection)
     if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
         typer.echo(f"plan: {words}")
     typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")

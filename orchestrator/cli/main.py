@@ -22,6 +22,7 @@ MODULES = {
     "deploy": ("deploy", "check"),
     "bench": ("bench",),
     "tune": ("tune",),
+    "bisect": ("bisect",),
     "resume": ("resume", "attach"),
     "running": ("status", "logs", "cancel"),
     "collect": ("collect",),

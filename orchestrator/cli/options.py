@@ -199,11 +199,12 @@ class Selection:
         return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
 
 
-def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequence[str] = ()) -> Selection:
+def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequence[str] = (), source_of: str = "") -> Selection:
     """Return the hosts selected by the options and the project, and print on stderr which inventory was chosen.
 
     ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are not in an inventory, or
-    ``slurm`` or ``srun`` for the hosts of a job, which the bench ``bench_id`` may have submitted.
+    ``slurm`` or ``srun`` for the hosts of a job, which the bench ``bench_id`` may have submitted. ``source_of`` says where
+    ``hosts`` come from if no option named them.
     """
     from orchestrator.cli.allocation import allocated
     from orchestrator.errors import ConfigError
@@ -217,6 +218,7 @@ def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequen
 
     project = Project.here(os.environ)
     source, why = project.inventory_source(hosts, os.environ)
+    why = source_of or why
     remembered, expression = source, ""
     if job_in(source):
         source, expression = allocated(project, source, bench_id if submission(project, bench_id) else "")

@@ -229,7 +229,10 @@ def _summary(
                 raise _no_speed(result.measure.name, "--rule", "omit --rule")
 
         return lacking(by_rule(directory, planned.results, bases, _named(rule)), planned), results, damaged
-    shown, notes = _of_tune(directory, results) if short and directory.record().tune else (planned.results, [])
+    record = directory.record()
+    shown, notes = _of_tune(directory, results) if short and record.tune else (planned.results, [])
+    if short and record.bisect:
+        notes = _of_bisect(directory, results)
     return of_bench(replace(planned, results=tuple(shown)), [*notes_of(directory), *notes]), results, damaged
 
 
@@ -250,6 +253,15 @@ def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult]
     if len(shown) < len(results):
         notes.append(f"{others} other candidates and {len(results) - len(shown)} earlier runs are not shown: {where}")
     return shown, notes
+
+
+def _of_bisect(bench: BenchDir, results: list[RunResult]) -> list[str]:
+    """Return notes of a bisect: its answer, and what it leaves open."""
+    from orchestrator.analysis.bisect import bisected
+    from orchestrator.report.bisect import answer, left_open
+
+    result = bisected(bench, results)
+    return [answer(result), *left_open(result)]
 
 
 def _no_speed(measures: str, where: str, hint: str) -> ConfigError:

@@ -124,7 +124,7 @@ def tune(
 
         tuned_hosts = taken(plan.cells, selection.hosts)
         record = tune_record(knobs, tuned_hosts, new_seed() if seed is None else seed, numerics=numerics, output=target)
-        conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
+        conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, search=record)
 
 
 def _new_file(path: Path | None) -> str:

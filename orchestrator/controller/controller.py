@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, Protocol, TextIO
 
+from orchestrator.controller.bisection import Bisection
 from orchestrator.controller.campaign import Campaign, ports
 from orchestrator.controller.earlier import earlier_times
 from orchestrator.controller.events import Decided, Observer, PlanMade, ProgressEvent, RunOver
@@ -49,7 +50,7 @@ log, and the context sets the interrupt if the bench is to stop."""
 
 
 class Scheduler(Protocol):
-    """Decides which run comes next: `Pace` for a bench, `Search` for a tune."""
+    """Decides which run comes next: `Pace` for a bench, `Search` for a tune, `Bisection` for a bisect."""
 
     tally: Tally
 
@@ -182,8 +183,10 @@ class Controller:
         return errors, results
 
     def _scheduler(self, observe: Observer) -> Scheduler:
-        if self.bench.record().tune:
-            return Search(self.bench, self.plan, observe, hosts=self.cluster.hosts)
+        record = self.bench.record()
+        if record.search:
+            rounds = Search if record.tune else Bisection
+            return rounds(self.bench, self.plan, observe, hosts=self.cluster.hosts)
         expected = earlier_times(self.bench.path.parent, self.plan)
         if words := plan_words(self.plan, expected):
             observe(PlanMade(words))

@@ -1,16 +1,12 @@
 """Which run of a tune comes next, and whether there is time for it: `analysis.tune` decides, this module asks and records.
 
-A tune is a bench that begins with one run of the default, the pilot, and adds further cells round by round. A round is listed
-in ``bench.json`` before its first run starts, and decisions depend only on the bench directory, so a controller that continues
-a tune ends it as the previous one would have. A block, one run of every candidate of a round and of the default, has a repeat
-number that is unique in the bench, so a speed is paired only with the default of its own block.
+A tune is a bench that begins with one run of the default, the pilot, and adds further cells round by round (`rounds`).
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -18,72 +14,30 @@ from orchestrator.analysis.tune import State, state_of
 from orchestrator.analysis.tune.answer import unit_of
 from orchestrator.analysis.tune.candidates import Candidate, applied, written
 from orchestrator.analysis.tune.halving import Rung, Times, TuneSchedule, following, least_s, ranked, reserve_s
-from orchestrator.controller.events import Decided, Observer, RunsPlanned
-from orchestrator.errors import ConfigError, DataError, OrchError, RunError
-from orchestrator.inventory import Host
+from orchestrator.controller.rounds import Rounds
+from orchestrator.errors import DataError, RunError
 from orchestrator.plan import RunSpec
-from orchestrator.plan.bench import PORTS, Bench, PlannedRun, ordered, plan_run
-from orchestrator.record import BenchDir
-from orchestrator.record.bench_parts import PlanEntry, RungRecord
-from orchestrator.record.journal import Event
-from orchestrator.record.owed import add_rung, end_tune, leave_out
+from orchestrator.plan.bench import PlannedRun
+from orchestrator.record.bench_parts import RungRecord
 from orchestrator.results import RunResult
-from orchestrator.results.tally import Tally, durations
+from orchestrator.results.tally import durations
 
 __all__ = ["TOO_SHORT", "Search"]
 
-_OF_A_CANDIDATE = ("rank_failed", "run_timeout", "output_limit", "result_invalid", "log_unmatched")
-"""Failures that a setting may cause; any other failure is one of the tune itself."""
 TOO_SHORT = "no time was left to try a candidate"
 """The end of a tune whose budget does not suffice for one candidate; the same after a resume, which has the same budget."""
 _PATIENCE, _LEAST_LIMIT_S = 4.0, 60.0
 """Time limit of a candidate: a multiple of the pilot's time, and a minimum in seconds."""
 
 
-class Search:
-    """The runs of a tune, one after another, until its answer is confirmed or its budget is used up.
+class Search(Rounds):
+    """The runs of a tune, one after another, until its answer is confirmed or its budget is used up."""
 
-    Where ``hosts`` are given, the files of each candidate are rendered for them before it is planned: a template may refuse it.
-    """
-
-    def __init__(
-        self,
-        bench: BenchDir,
-        plan: Bench,
-        observe: Observer,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        hosts: Sequence[Host] = (),
-    ) -> None:
-        self.bench = bench
-        self._hosts = hosts
-        self.plan = plan
-        self.errors: list[OrchError] = []
-        self._observe = observe
-        self.tally = Tally(bench, clock)
-        self._all: list[PlannedRun] = []
+    noun = "tune"
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
         """Return a run of every kind that may follow; all are like the pilot."""
         return [*owed, *self.plan.block(1)[:1]]
-
-    def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
-        """Return the errors of the tune itself; the failure of a candidate is a result, not an error."""
-        harmless = {run_id for run_id, entry in self._entries().items() if entry.rung is not None}
-        kept = [error for error in errors if error.run_id not in harmless or error.kind not in _OF_A_CANDIDATE]
-        return [*kept, *self.errors]
-
-    def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
-        """Yield the runs that are owed, then those of further rounds; each is over when the next is requested."""
-        waiting = self._all = list(owed)
-        self._observe(RunsPlanned(self._all))
-        while waiting or (waiting := self._further()):
-            if not self._in_time(waiting[0]):
-                self._leave(waiting)
-                waiting = []
-                continue
-            run, *waiting = waiting
-            yield run
 
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another round, recorded as owed; an empty list at the end of the tune."""
@@ -111,44 +65,25 @@ class Search:
         )
         took = len(block) * times.run_s(rung.steps)
         self._show([f"{kind}; {rung.steps} steps, {rung.repeats} times, about {took:.0f} s of {left_s:.0f} s"])
-        self._all = [*self._all, *block]
-        self._observe(RunsPlanned(self._all))
-        return block
+        return self._begun(block)
 
     def _planned(self, schedule: TuneSchedule, rung: Rung) -> list[PlannedRun]:
         """Record the runs of a round as owed and return them, in blocks of random order."""
         record = self.bench.record()
         begun = len(record.tune.rungs) if record.tune else 0
         default = replace(self.plan.cells[0], steps=rung.steps, timeout_s=self._limit_s())
-        specs, refused = self._possible(default, schedule, rung.candidates)
-        cells = [default, *specs.values()]
-        self.plan = replace(self.plan, cells=(*self.plan.cells, *(cell for cell in cells if cell not in self.plan.cells)))
-        number, block = len(record.plan or {}), record.blocks
-        runs = [
-            self.plan.run(cells[cell], block + repeat, number + place)
-            for place, (cell, repeat) in enumerate(ordered(len(cells), rung.repeats, "random", schedule.seed + begun), start=1)
-        ]
-        places = tuple(self.plan.cells.index(cell) for cell in cells)
-        made = RungRecord(tuple(specs), rung.repeats, rung.steps, rung.confirms, places, tuple(refused.items()))
-        add_rung(self.bench, self.plan, runs, made)
-        return runs
+        framework = self.plan.folders[default.framework].framework
 
-    def _possible(
-        self, default: RunSpec, schedule: TuneSchedule, candidates: Sequence[Candidate]
-    ) -> tuple[dict[Candidate, RunSpec], dict[Candidate, str]]:
-        """Return the specs of the candidates that can be run, and for each other candidate why it cannot."""
-        folder = self.plan.folders[default.framework]
-        specs, refused = {}, {}
-        for candidate in candidates:
-            try:
-                spec = applied(default, folder.framework, schedule.knobs, candidate)
-                if self._hosts:
-                    plan_run(folder, spec, self._hosts, run_id="plan", repeat=1, port=PORTS.start)
-            except ConfigError as error:
-                refused[candidate] = f"{error.where}: {error.message}" if error.where else error.message
-                continue
-            specs[candidate] = replace(spec, timeout_s=self._timeout_s(spec))
-        return specs, refused
+        def spec_of(candidate: Candidate) -> RunSpec:
+            spec = applied(default, framework, schedule.knobs, candidate)
+            return replace(spec, timeout_s=self._timeout_s(spec))
+
+        specs, refused = self._possible(rung.candidates, spec_of)
+
+        def made(places: tuple[int, ...]) -> RungRecord:
+            return RungRecord(tuple(specs), rung.repeats, rung.steps, rung.confirms, places, tuple(refused.items()))
+
+        return self._recorded([default, *specs.values()], "random", schedule.seed + begun, made, rung.repeats)
 
     def _limit_s(self) -> float:
         """Return the time limit of a candidate's run in seconds."""
@@ -191,9 +126,6 @@ class Search:
 
     # -- measurements, and messages about them
 
-    def _entries(self) -> Mapping[str, PlanEntry]:
-        return self.bench.record().plan or {}
-
     def _state(self) -> State:
         return state_of(self.bench, self.tally.result)
 
@@ -223,20 +155,10 @@ class Search:
         self.errors.append(RunError(message, kind="budget_over", hint="start a new orch tune with a larger --budget"))
 
     def _leave(self, waiting: Sequence[PlannedRun]) -> None:
-        notes = [f"left out for the budget of {self.plan.schedule.budget_s:g} s: {len(waiting)} runs of the last round"]
-        leave_out(self.bench, [run.run_id for run in waiting], notes)
+        super()._leave(waiting)
         entries = self._entries()
         if all(entries[run.run_id].rung is None for run in waiting):
             self._end(TOO_SHORT)
-        self._observe(Decided(notes))
-
-    def _end(self, why: str) -> None:
-        end_tune(self.bench, why)
-        self.bench.event(Event.DECIDED, reason=why, used_s=round(self.tally.used_s(), 3))
-        self._observe(Decided([f"the tune ends: {why}"]))
-
-    def _show(self, notes: Sequence[str]) -> None:
-        self._observe(Decided(list(notes)))
 
 
 def _why(state: State) -> str:

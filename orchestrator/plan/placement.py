@@ -43,10 +43,13 @@ class Placement:
 
 
 def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
-    """Place the run's nodes on the first hosts with enough GPUs; slot 0 is the master.
+    """Place the run's nodes on the hosts that its spec names, else on the first with enough GPUs; slot 0 is the master.
 
-    Raises ConfigError for too few hosts, too few GPUs on them, or too few in their ``vars.cuda_visible_devices``.
+    Raises ConfigError for a named host that is not there, too few hosts, too few GPUs on them, or too few in their
+    ``vars.cuda_visible_devices``.
     """
+    if spec.hosts:
+        hosts = _named(spec, hosts)
     if len(hosts) < spec.nodes:
         raise ConfigError(
             f"expected {spec.nodes} hosts, {len(hosts)} selected: {fold(h.name for h in hosts)}",
@@ -67,6 +70,13 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
         for index, host in enumerate(fitting[: spec.nodes])
     )
     return Placement(slots, slots[0].address, port, spec.world_size)
+
+
+def _named(spec: RunSpec, hosts: Sequence[Host]) -> list[Host]:
+    by_name = {host.name: host for host in hosts}
+    if missing := [name for name in spec.hosts if name not in by_name]:
+        raise ConfigError(f"expected {fold(spec.hosts)}, {fold(missing)} is not selected", where="--hosts")
+    return [by_name[name] for name in spec.hosts]
 
 
 def taken(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[Host]:

@@ -34,7 +34,8 @@ class RunSpec:
 
     ``env`` holds the variables that this experiment sets on all nodes; they override those of the hosts. ``follows`` names the
     choice that keeps the global batch constant with strong scaling, ``batch_size`` or ``options.<name>``; it is empty with weak
-    scaling. ``container`` replaces that of the hosts: ``ENGINE:IMAGE``, or ``none`` for the hosts themselves.
+    scaling. ``container`` replaces that of the hosts: ``ENGINE:IMAGE``, or ``none`` for the hosts themselves. ``hosts`` names
+    the nodes in order of node_rank where the experiment is about them; empty: the first that fit.
     """
 
     framework: str
@@ -54,6 +55,7 @@ class RunSpec:
     step: Step = Step()
     follows: str = ""
     container: str = ""
+    hosts: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -80,11 +82,11 @@ class RunSpec:
         return f"{self.nodes}n{self.gpus}g"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the spec for JSON, without origins, and without those of ``env``, ``step``, ``follows`` and ``container`` that
-        say nothing."""
+        """Return the spec for JSON, without origins, and without those of ``env``, ``step``, ``follows``, ``container`` and
+        ``hosts`` that say nothing."""
         values = asdict(self)
         silent = {"env": not self.env, "step": self.step == Step()}
-        silent |= {"follows": not self.follows, "container": not self.container}
+        silent |= {"follows": not self.follows, "container": not self.container, "hosts": not self.hosts}
         return {name: value for name, value in values.items() if name != "origins" and not silent.get(name)}
 
     @property

@@ -32,6 +32,7 @@ __all__ = [
     "names",
     "plain",
     "planned_with",
+    "rung",
     "skipped",
     "text",
     "texts",
@@ -128,8 +129,8 @@ def _launch_digest(folder: FrameworkFolder) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RungRecord:
-    """A round (rung) of a tune at its start. A candidate is one index into the values of each parameter; ``cells`` are those of
-    the default and of the candidates. ``refused`` are further candidates, which cannot be run, each with the reason."""
+    """A round (rung) of a tune or a bisect at its start. A candidate is one index into the values of each parameter; ``cells``
+    are those of the default and of the candidates. ``refused`` are further candidates, which cannot be run, and why."""
 
     candidates: tuple[tuple[int, ...], ...]
     repeats: int
@@ -256,7 +257,7 @@ def plain(kind: Callable[..., Any]) -> Callable[[Any], Any]:
 def tune(value: Any) -> TuneRecord:
     """Return the record of a tune."""
     knobs = tuple(_knob(_object(knob)) for knob in value["knobs"])
-    rungs = tuple(_rung(_object(rung)) for rung in value["rungs"])
+    rungs = tuple(map(rung, value["rungs"]))
     if type(value["numerics"]) is not bool:
         raise TypeError("got no boolean for numerics")
     return TuneRecord(
@@ -279,7 +280,8 @@ def _knob(written: Mapping[str, Any]) -> Knob:
     )
 
 
-def _rung(written: Mapping[str, Any]) -> RungRecord:
+def rung(written: Mapping[str, Any]) -> RungRecord:
+    """Return a round of a tune or a bisect."""
     candidates = tuple(tuple(map(_whole, candidate)) for candidate in written["candidates"])
     cells = tuple(map(_whole, written["cells"]))
     if len(cells) != len(candidates) + 1 or type(written["confirms"]) is not bool:

@@ -19,6 +19,7 @@ from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.expectations import Expectation
 from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import PlanEntry, PlannedWith, RungRecord, TuneRecord
+from orchestrator.record.bisect_record import BisectRecord, bisect
 
 __all__ = ["BenchRecord", "bench_record"]
 
@@ -50,6 +51,7 @@ class BenchRecord:
     limits: Limits | None = None
     planned_with: PlannedWith | None = None
     tune: TuneRecord | None = None
+    bisect: BisectRecord | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     label: str = ""
@@ -97,8 +99,9 @@ class BenchRecord:
             "limits": asdict(self.limits) if self.limits else None,
             "planned_with": asdict(self.planned_with) if self.planned_with else None,
         }
-        if self.tune:
-            content["tune"] = asdict(self.tune)
+        for name, search in (("tune", self.tune), ("bisect", self.bisect)):
+            if search:
+                content[name] = asdict(search)
         if self.label:
             content["label"] = self.label
         if self.skipped:
@@ -134,10 +137,24 @@ class BenchRecord:
         return replace(self, cells=plan.cells, runs=names, plan={**(self.plan or {}), **entries})
 
     def with_rung(self, plan: Bench, runs: Sequence[PlannedRun], rung: RungRecord) -> BenchRecord:
-        """Return the record with the next round of its tune, all cells including its new ones, and the runs of that round."""
-        assert self.tune
-        tune = replace(self.tune, rungs=(*self.tune.rungs, rung))
-        return replace(self.planned(plan, runs, rung=len(self.tune.rungs)), tune=tune)
+        """Return the record with the next round of its search, all cells including its new ones, and the runs of that round."""
+        search = self.search
+        assert search
+        planned = self.planned(plan, runs, rung=len(search.rungs))
+        return planned._with_search(rungs=(*search.rungs, rung))
+
+    def with_end(self, why: str) -> BenchRecord:
+        """Return the record of a tune or bisect that has ended, and why."""
+        return self._with_search(ended=why) if self.search else self
+
+    @property
+    def search(self) -> TuneRecord | BisectRecord | None:
+        """What makes it a bench whose cells come round by round; None for any other."""
+        return self.tune or self.bisect
+
+    def _with_search(self, **values: Any) -> BenchRecord:
+        tune = replace(self.tune, **values) if self.tune else None
+        return replace(self, tune=tune, bisect=replace(self.bisect, **values) if self.bisect else None)
 
     def without(self, names: Sequence[str], notes: Sequence[str]) -> BenchRecord:
         """Return the record of a bench that ends without these runs, with notes about that for its tables."""
@@ -167,7 +184,7 @@ def bench_record(
     limits: Limits,
     bases: Sequence[Path],
     argv: Sequence[str],
-    tune: TuneRecord | None = None,
+    search: TuneRecord | BisectRecord | None = None,
     devices: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
     job: Sequence[str] = (),
@@ -186,7 +203,8 @@ def bench_record(
         schedule=plan.schedule,
         limits=limits,
         planned_with=PlannedWith.of(hosts, secrets, plan.folders),
-        tune=tune,
+        tune=search if isinstance(search, TuneRecord) else None,
+        bisect=search if isinstance(search, BisectRecord) else None,
         label=plan.label,
         skipped=plan.skipped,
         expect=plan.expect,
@@ -214,6 +232,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "limits": ("limits", parts.plain(Limits)),
     "planned_with": ("planned_with", parts.planned_with),
     "tune": ("tune", parts.tune),
+    "bisect": ("bisect", bisect),
     "notes": ("notes", parts.texts),
     "left_out": ("left_out", parts.texts),
     "label": ("label", parts.text),
@@ -230,6 +249,7 @@ _EXPECTED = {
     "cells": "a list of specs with the origins of their values",
     "plan": "the cell and the repeat of each run",
     "tune": "the record of a tune",
+    "bisect": "the record of a bisect",
     "expect": "a list of bounds",
     "skipped": "a list of configurations with the reasons why they are impossible",
 }

@@ -22,7 +22,7 @@ from orchestrator.record.reread import folders_of
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import damaged
 
-__all__ = ["Reopened", "add_block", "add_rung", "end_tune", "leave_out", "reopen", "supersede"]
+__all__ = ["Reopened", "add_block", "add_rung", "end_search", "leave_out", "reopen", "supersede"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ def add_block(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun]) -> None:
 
 
 def add_rung(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun], rung: RungRecord) -> None:
-    """Record the next round of a tune: all cells of the bench including its new ones, and the runs of that round."""
+    """Record the next round of a tune or a bisect: all cells of the bench including its new ones, and its runs."""
     bench.change(lambda record: record.with_rung(plan, runs, rung))
 
 
-def end_tune(bench: BenchDir, why: str) -> None:
-    """Record why a tune has ended."""
-    bench.change(lambda record: replace(record, tune=replace(record.tune, ended=why) if record.tune else None))
+def end_search(bench: BenchDir, why: str) -> None:
+    """Record why a tune or a bisect has ended."""
+    bench.change(lambda record: record.with_end(why))
 
 
 def leave_out(bench: BenchDir, names: Sequence[str], notes: Sequence[str]) -> None:

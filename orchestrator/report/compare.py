@@ -12,6 +12,7 @@ from rich.text import Text
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.compare.causes import FileDifference
 from orchestrator.analysis.compare.cells import OTHER_METRIC, TOO_FEW, CellPair, Side, enough
+from orchestrator.analysis.compare.suspects import CellSuspects
 from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
@@ -19,8 +20,8 @@ from orchestrator.results.entries import SPEED
 
 __all__ = ["SCHEMA", "as_json", "change", "render"]
 
-SCHEMA = 3
-"""1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is the ratio."""
+SCHEMA = 4
+"""1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is the ratio. 4: suspects."""
 _STYLE = {"slower": "bold red", "faster": "bold green"}
 
 
@@ -45,12 +46,32 @@ def render(comparison: Comparison, console: Console) -> None:
         if comparison.pairs:
             console.print(Text("\nno recorded difference other than the numbers"))
         return
-    console.print()
-    console.print(Text("differences, the likeliest cause first", style="bold"))
-    for place, difference in enumerate(comparison.distinctions, start=1):
+    shown = {suspect.name for cell in comparison.suspects for suspect in cell.suspects}
+    for cell in comparison.suspects:
+        _print_suspects(cell, comparison, console)
+    if others := [difference for difference in comparison.distinctions if difference.name not in shown]:
+        console.print()
+        title = "other differences" if shown else "differences"
+        console.print(Text(f"{title}, the likeliest cause first", style="bold"))
+    for place, difference in enumerate(others, start=1):
         console.print(Text(one_line(f"{place:2} {difference.name}: {difference.before} → {difference.after}")))
     for file in comparison.files:
         _print_file(file, console)
+
+
+def _print_suspects(cell: CellSuspects, comparison: Comparison, console: Console) -> None:
+    """Print what may explain that one cell became slower or faster, with the evidence for each."""
+    pair = next(pair for pair in comparison.pairs if (pair.case, pair.metric) == (cell.case, cell.metric))
+    metric = "" if pair.metric == SPEED else f" {pair.metric}"
+    title = f"{cell.case}{metric} {pair.verdict}, {change(pair)}: what may explain it, the likeliest first; no proof"
+    console.print()
+    console.print(Text(one_line(title), style="bold"))
+    if not cell.suspects:
+        console.print(Text("no recorded difference other than the numbers"))
+    for place, one in enumerate(cell.suspects, start=1):
+        share = "" if one.share is None else f"{one.share:.0%} of the change: "
+        evidence = f" ({share}{one.evidence})" if one.evidence else ""
+        console.print(Text(one_line(f"{place:2} {one.name}: {one.before} → {one.after}{evidence}")))
 
 
 def change(pair: CellPair) -> str:

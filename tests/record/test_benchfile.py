@@ -23,7 +23,8 @@ from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import Skipped
 from orchestrator.record.bench_parts import PlanEntry, RungRecord, TuneRecord
 from orchestrator.record.benchfile import BenchRecord, bench_record
-from orchestrator.record.owed import add_rung, end_tune
+from orchestrator.record.bisect_record import BisectRecord, Difference, SideRecord, Unset
+from orchestrator.record.owed import add_rung, end_search
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import read_state
 
@@ -59,7 +60,26 @@ def test_a_record_reads_back_as_it_was_written() -> None:
     whole = record()
     assert BenchRecord.of(written(whole.as_dict()), "b1/bench.json") == whole
     assert whole.templates == (BASE,)  # a folder that no framework comes from is none that a resume needs
-    assert all(getattr(whole, one.name) not in (None, (), {}, "") for one in fields(whole)), "a field that proves nothing"
+    silent = [one.name for one in fields(whole) if getattr(whole, one.name) in (None, (), {}, "")]
+    assert silent == ["bisect"], "a field that proves nothing"
+
+
+def test_the_record_of_a_bisect_reads_back_as_it_was_written_and_a_damaged_one_is_named() -> None:
+    sides = SideRecord("a", "2n1g", 100.0, 5), SideRecord("b", "2n1g", 80.0, 4)
+    differences = (Difference("env.NCCL_ALGO", None, "Ring"), Difference("hosts", "a", "b"), Difference("options.x", 1.5, True))
+    unset = (Unset("node.kernel", "6.1", "6.8", "no option sets it"),)
+    rung = RungRecord(((1, 1, 1), (1, 0, 0)), 3, 30, True, (0, 1, 1), (((0, 1, 0), "no such host"),))
+    bisect = BisectRecord(
+        *sides, "busbw", ("all_reduce", 8), "GB/s", "higher", "slower", differences, unset, (rung,), "verified"
+    )
+    plan = replace(PLAN, cells=(replace(CELLS[0], hosts=("b", "a")), *CELLS[1:]))
+    whole = bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"], bisect)
+    content = written(whole.as_dict())
+    assert BenchRecord.of(content, "b1/bench.json") == whole and whole.bisect == bisect == whole.search and not whole.tune
+    for name, value in (("before", {"bench": "a", "case": "", "typical": 0, "n": 1}), ("key", [None]), ("rungs", [{}])):
+        with pytest.raises(DataError) as caught:
+            BenchRecord.of({**content, "bisect": {**content["bisect"], name: value}}, "b1/bench.json")
+        assert caught.value.kind == "state_damaged" and "bisect: expected the record of a bisect" in caught.value.message
 
 
 def test_the_keys_of_the_file_stay_what_they_were() -> None:
@@ -159,7 +179,7 @@ def test_damage_is_named_with_its_field(key: str, change: Callable[[dict[str, An
 def test_a_change_touches_only_its_own_fields_and_keeps_what_this_version_does_not_know(tmp_path: Path) -> None:
     content = {**record().as_dict(), "of_a_later_version": [1]}
     bench = BenchDir.create(tmp_path, content)
-    end_tune(bench, "confirmed")
+    end_search(bench, "confirmed")
     after = read_state(bench.path / "bench.json")
     assert after.pop("tune") == written({**content["tune"], "ended": "confirmed"})
     assert after == {"schema": 1, **{key: value for key, value in written(content).items() if key != "tune"}}

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from shlex import join
 
 from orchestrator.analysis.compare.causes import Distinction, FileDifference, distinctions, file_differences, neutral
-from orchestrator.analysis.compare.cells import MARGIN, CellPair, chosen, compared, matched, of_metric, spec_fields, unmatched
+from orchestrator.analysis.compare.cells import (
+    FASTER,
+    MARGIN,
+    SLOWER,
+    CellPair,
+    chosen,
+    compared,
+    matched,
+    of_metric,
+    spec_fields,
+    unmatched,
+)
+from orchestrator.analysis.compare.suspects import CellSuspects, suspects
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs.metrics import Metric
 from orchestrator.record import BenchDir, RunDir
@@ -16,16 +28,18 @@ from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.results import Cell, RunResult, cells_of
 from orchestrator.results.bench import read_bench
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["DIGITS", "By", "Comparison", "Counterparts", "compare", "counterparts", "known_differences"]
 
-_DIGITS = 12
+DIGITS = 12
+"""Characters of a digest in a difference."""
 _RUNNERS = ("rank_wrapper.py", "noderun.py")
 """File names of the node runner in a manifest's payload; the second name was used by earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All differences between two benches. ``only_before`` and ``only_after`` name cells without a counterpart."""
+    """All differences between two benches. ``only_before`` and ``only_after`` name cells without a counterpart, ``suspects``
+    what may explain each cell that became slower or faster."""
 
     before: str
     after: str
@@ -35,52 +49,85 @@ class Comparison:
     only_after: tuple[str, ...]
     distinctions: tuple[Distinction, ...]
     files: tuple[FileDifference, ...]
+    suspects: tuple[CellSuspects, ...] = ()
 
 
-def compare(
-    before: BenchDir,
-    after: BenchDir,
-    margin: float = MARGIN,
-    by: tuple[str, tuple[str, str]] | None = None,
-    metric: str = "",
-) -> tuple[Comparison, list[DataError]]:
-    """Return the comparison, and the errors of runs that are excluded because their evidence is damaged.
+@dataclass(frozen=True, slots=True)
+class Counterparts:
+    """Two benches, the results of their runs, the cells that are compared, and the pairs of cells that correspond."""
 
-    ``by`` is the name of a spec field, and its values in the cells selected from the first and from the second bench.
-    ``metric`` is the metric that is compared: the primary one if empty, every one with ``all``.
+    benches: tuple[BenchDir, BenchDir]
+    results: tuple[list[RunResult], list[RunResult]]
+    cells: tuple[list[Cell], list[Cell]]
+    pairs: tuple[tuple[Cell, Cell], ...]
 
-    Raise DataError if a bench or its rendered files cannot be read, ConfigError for a bench whose result is a diagnosis, and
-    for a field, value or metric that a bench does not have.
+
+By = tuple[str, tuple[str, str]]
+"""The name of a spec field, and its values in the cells selected from the first and from the second bench."""
+
+
+def counterparts(before: BenchDir, after: BenchDir, by: Sequence[By] = (), metric: str = "") -> Counterparts:
+    """Return the cells of two benches that correspond. ``metric`` is the metric that is compared: the primary one if empty,
+    every one with ``all``.
+
+    Raise DataError if a bench cannot be read, ConfigError for a bench whose result is a diagnosis, and for a field, value or
+    metric that a bench does not have.
     """
     benches = (before, after)
-    results = [read_bench(bench) for bench in benches]
+    results = (read_bench(before), read_bench(after))
     for bench, runs in zip(benches, results, strict=True):
         _have_metrics(bench, runs)
     cells = [_of_metric(bench, cells_of(runs), metric) for bench, runs in zip(benches, results, strict=True)]
-    if by:
-        cells = [_by(bench, candidates, by[0], value) for bench, candidates, value in zip(benches, cells, by[1], strict=True)]
-    pairs_of_cells = matched(*cells)
-    pairs = compared(pairs_of_cells, margin)
-    places = _first_of_specs(pairs_of_cells)
+    for name, values in by:
+        cells = [_by(bench, chosen_from, name, value) for bench, chosen_from, value in zip(benches, cells, values, strict=True)]
+    return Counterparts(benches, results, (cells[0], cells[1]), tuple(matched(*cells)))
+
+
+def compare(
+    before: BenchDir, after: BenchDir, margin: float = MARGIN, by: Sequence[By] = (), metric: str = ""
+) -> tuple[Comparison, list[DataError]]:
+    """Return the comparison, and the errors of runs that are excluded because their evidence is damaged.
+
+    Raise as `counterparts` does, and DataError if rendered files cannot be read.
+    """
+    found = counterparts(before, after, by, metric)
+    pairs = compared(found.pairs, margin)
+    places = _first_of_specs(found.pairs)
     cases = [pairs[place].case for place in places]
-    sides = [[pairs_of_cells[place][side] for place in places] for side in (0, 1)]
-    samples = [_samples(*side) for side in zip(benches, sides, strict=True)]
-    about = [_about(bench, runs) for bench, runs in zip(benches, samples, strict=True)]
-    for side, facts in enumerate(about):
-        facts |= {f"metric.{pair[side].metric.name}": _declared(pair[side].metric) for pair in pairs_of_cells}
-    files = [_rendered(runs, cases) for runs in samples]
-    names = [f"{_name(bench)}{suffix}" for bench, suffix in zip(benches, _suffixes(by), strict=True)]
+    different = [found.pairs[place] for place in places]
+    files = [_rendered(_samples(bench, [pair[side] for pair in different]), cases) for side, bench in enumerate(found.benches)]
+    names = [f"{_name(bench)}{suffix}" for bench, suffix in zip(found.benches, _suffixes(by), strict=True)]
     comparison = Comparison(
         before=names[0],
         after=names[1],
         margin=margin,
         pairs=pairs,
-        only_before=unmatched(cells[0], pairs_of_cells),
-        only_after=unmatched(cells[1], pairs_of_cells),
-        distinctions=distinctions([pairs_of_cells[place] for place in places], *about),
+        only_before=unmatched(found.cells[0], found.pairs),
+        only_after=unmatched(found.cells[1], found.pairs),
+        distinctions=known_differences(found.benches, different, found.pairs),
         files=file_differences(*files) if all(files) else (),
+        suspects=tuple(_suspects(found, place, pair) for place, pair in enumerate(pairs) if pair.verdict in (FASTER, SLOWER)),
     )
-    return comparison, [run.error for runs in results for run in runs if isinstance(run.error, DataError)]
+    return comparison, [run.error for runs in found.results for run in runs if isinstance(run.error, DataError)]
+
+
+def _suspects(found: Counterparts, place: int, pair: CellPair) -> CellSuspects:
+    cells = found.pairs[place]
+    known = known_differences(found.benches, [cells])
+    return CellSuspects(pair.case, pair.metric, suspects(*cells, pair.verdict == SLOWER, known))
+
+
+def known_differences(
+    benches: tuple[BenchDir, BenchDir], pairs: Sequence[tuple[Cell, Cell]], metrics: Sequence[tuple[Cell, Cell]] = ()
+) -> tuple[Distinction, ...]:
+    """Return everything in which pairs of cells differ, or their benches, as far as it is recorded, the likeliest cause first.
+
+    ``metrics`` are further pairs, of the same specs, whose metrics are compared.
+    """
+    about = [_about(bench, _samples(bench, [pair[side] for pair in pairs])) for side, bench in enumerate(benches)]
+    for side, facts in enumerate(about):
+        facts |= {f"metric.{pair[side].metric.name}": _declared(pair[side].metric) for pair in (*pairs, *metrics)}
+    return distinctions(pairs, *about)
 
 
 def _have_metrics(bench: BenchDir, runs: Sequence[RunResult]) -> None:
@@ -112,8 +159,8 @@ def _by(bench: BenchDir, cells: Sequence[Cell], name: str, value: str) -> list[C
         raise ConfigError(error.message, where=f"--by: {_name(bench)}", hint=error.hint) from None
 
 
-def _suffixes(by: tuple[str, tuple[str, str]] | None) -> list[str]:
-    return [f" {by[0]}={value}" for value in by[1]] if by else ["", ""]
+def _suffixes(by: Sequence[By]) -> list[str]:
+    return ["".join(f" {name}={values[side]}" for name, values in by) for side in (0, 1)]
 
 
 def _samples(bench: BenchDir, cells: Sequence[Cell]) -> list[tuple[RunDir, Manifest]]:
@@ -142,9 +189,9 @@ def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, Manifest]]) -> dict[str
     record = bench.record()
     facts = {"orch": record.orch, "inventory": record.inventory, "command": join(["orch", *record.argv[1:]])}
     for _, manifest in runs:
-        facts[f"template.{manifest.framework}"] = manifest.digest[:_DIGITS]
+        facts[f"template.{manifest.framework}"] = manifest.digest[:DIGITS]
         for name, digest in manifest.payload.items():
-            facts["node_runner" if name in _RUNNERS else f"payload.{name}"] = digest[:_DIGITS]
+            facts["node_runner" if name in _RUNNERS else f"payload.{name}"] = digest[:DIGITS]
     return facts
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from orchestrator.analysis.compare.cells import spec_fields
 from orchestrator.checks.differences import differences
@@ -23,7 +23,7 @@ from orchestrator.record.manifest import Manifest
 from orchestrator.results import Cell
 from orchestrator.results.hardware import loaded_in
 
-__all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]
+__all__ = ["Distinction", "FileDifference", "by_weight", "distinctions", "file_differences", "neutral"]
 
 RANKING = (
     # Different work: what is measured, then what a step computes, moves or waits for.
@@ -46,6 +46,14 @@ RANKING = (
 )  # fmt: skip
 """Patterns of names in order of likely effect; the first match counts."""
 _OBSERVED = ("devices", "networks", "backend", "framework_version", "nccl", "cudnn", "cuda", "python", "output_dtype")
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_NamedT = TypeVar("_NamedT", bound=_Named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,11 @@ def _note(
         if earlier != later:
             values = found.setdefault(name, ({}, {}))
             values[0][as_written(earlier)] = values[1][as_written(later)] = None
+
+
+def by_weight(differences: Iterable[_NamedT]) -> list[_NamedT]:
+    """Return whatever has the ``name`` of a difference in the order of `RANKING`."""
+    return sorted(differences, key=lambda one: _weight(one.name))
 
 
 def _weight(name: str) -> tuple[int, str]:

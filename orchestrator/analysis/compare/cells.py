@@ -26,6 +26,7 @@ from orchestrator.results.numbers.throughput import WORTH
 
 __all__ = [
     "ALL",
+    "FASTER",
     "MARGIN",
     "SLOWER",
     "TOO_FEW",

@@ -69,7 +69,7 @@ def test_an_option_that_costs_a_tenth_is_found_and_named_first(project: Project,
     made("b", 0.55, change=lambda plan: (options(compile=False)(plan), plan["facts"]["node2"].update(kernel="6.8")))
     done = project.orch("compare", "a", "b", "--json")
     found = json.loads(done.stdout)
-    assert (done.returncode, found["schema"], found["before"], found["after"]) == (0, 3, "a", "b")
+    assert (done.returncode, found["schema"], found["before"], found["after"]) == (0, 4, "a", "b")
     (pair,) = found["pairs"]
     assert (pair["case"], pair["verdict"], pair["differing"]) == ("2n2g", "slower", ["options.compile"])
     assert pair["ratio"] == pytest.approx(0.5 / 0.55) and pair["interval"]["low"] < 0.5 / 0.55 < pair["interval"]["high"]
@@ -82,7 +82,10 @@ def test_an_option_that_costs_a_tenth_is_found_and_named_first(project: Project,
     assert found["files"] == []  # the run's name, its only difference, is none
     shown = project.orch("compare", "a", "b").stdout.splitlines()
     assert shown[2].split()[:5] == ["2n2g", "127.97", "5", "116.34", "5"] and shown[2].split()[-1] == "slower"
-    assert shown[-2:] == [" 1 options.compile: true → false", " 2 node.kernel: 6.1 → 6.1, 6.8"]
+    assert shown[-3] == "2n2g slower, -9.1%, -9.4% to -8.8%: what may explain it, the likeliest first; no proof"
+    assert shown[-2:] == [" 1 options.compile: true → false", " 2 node.kernel: 6.1 → 6.1, 6.8 (found by preflight)"]
+    (cell,) = found["suspects"]
+    assert [(one["name"], one["kind"]) for one in cell["suspects"]] == [("options.compile", "choice"), ("node.kernel", "fact")]
 
 
 def test_load_by_others_is_named_as_a_difference(project: Project, made: Made) -> None:
@@ -122,7 +125,7 @@ def test_nothing_is_said_of_what_differs_where_no_cell_is_in_both(project: Proje
 
 def test_a_comparison_by_size_says_where_sizes_are_compared() -> None:
     comparison = Comparison("a nodes=1", "a nodes=2", 0.02, (), ("1n2g",), ("2n2g",), (), ())
-    (error,) = nothing_compared(comparison, "nodes=1,2")
+    (error,) = nothing_compared(comparison, ["nodes=1,2"])
     assert (error.exit_code, error.where) == (2, "--by nodes=1,2") and "orch summarize shows speedup" in error.hint
 
 

@@ -1,0 +1,269 @@
+"""Which candidates a bisect runs next, as pure functions, and which set of differences it verifies.
+
+First A and B again, until it is certain that they still differ. Then each difference alone, the likeliest first; then all of
+those together that have an effect alone; then B without one difference at a time, which shows those that work only together;
+then halves, as in delta debugging (A. Zeller and R. Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE
+Transactions on Software Engineering 28, 2002, algorithm ddmin). The search ends with the smallest set that explains `MOST` of
+the change. What it has measured until then selected that set, so nothing is claimed from it: A, B, the set, and the set without
+each of its members are run again, a number of blocks that is chosen before, and the answer is that of these runs alone.
+
+>>> speeds = {(0, 0): {1: 100.0, 2: 101.0, 3: 99.0, 4: 100.0}, (1, 1): {1: 80.0, 2: 81.0, 3: 80.0, 4: 79.0}}
+>>> following(2, speeds, Limit(run_s=1.0, left_s=900.0))
+Step(candidates=((1, 0), (0, 1)), repeats=3, confirms=False)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.analysis.bisect.shares import Candidate, Speeds, change, is_side, share, shared_blocks
+from orchestrator.results.numbers.intervals import student
+from orchestrator.results.numbers.throughput import deviation
+
+__all__ = ["BLOCKS", "CONFIRMED", "GONE", "LEAST_BLOCKS", "MOST", "NO_TIME", "Limit", "Step", "following", "without"]
+
+BLOCKS = 4
+"""Blocks of A and B before anything else."""
+MOST = 0.8
+"""The share of the change that a set has to explain to end the search."""
+CONFIRMED = "verified"
+GONE = "the change was not seen again"
+NO_TIME = "no time was left"
+LEAST_BLOCKS = 4
+"""Blocks of the verification for which time is reserved, and without which there is none."""
+_FIRST, _LAST = 3, 12
+"""Blocks of a candidate: of its first round, and the most; each round in between doubles them."""
+_LAST_OF_SIDES = 16
+_TOGETHER = 6
+"""Single differences that are tried in one round."""
+_EXACT = 0.1
+"""Half of the interval of a share below which it is taken as it is."""
+_USUAL, _MOST_VERIFYING = 6, 12
+_STILL = 0.25
+"""Part of the recorded change below which it counts as gone."""
+_SLIGHT = 0.02
+"""Without a recorded change, a smaller one is none."""
+_SURE = 0.98
+"""Level of the interval that decides whether the change is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The seconds of a run, and those that are left of the budget."""
+
+    run_s: float
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next round: candidates besides A and B, which run in every block; ``confirms``: the verification of the first one."""
+
+    candidates: tuple[Candidate, ...]
+    repeats: int
+    confirms: bool = False
+
+
+def following(
+    count: int, speeds: Speeds, limit: Limit, refused: Collection[Candidate] = (), recorded: float | None = None
+) -> Step | str:
+    """Return the next round, or why there is none: `GONE` or `NO_TIME`.
+
+    ``count`` is the number of differences; ``speeds`` are all values so far, those of the default ``(0, 0, …)`` and of B
+    ``(1, 1, …)`` among them; ``refused`` are the candidates that cannot be run; ``recorded`` is the logarithm of B over A as
+    they were first measured, None if that was within chance.
+    """
+    b = (1,) * count
+    there = _still_there(speeds, b, recorded)
+    if there is None:
+        blocks = len(shared_blocks(speeds, b, without(b, b)))
+        step = _fitting(Step((), min(max(blocks, BLOCKS), _LAST_OF_SIDES - blocks)), limit, count)
+        return step or NO_TIME
+    if not there:
+        return GONE
+    known = _Known(count, speeds, refused)
+    wanted = known.search()
+    if isinstance(wanted, list):
+        blocks = min(known.blocks(candidate) for candidate in wanted)
+        step = _fitting(Step(tuple(wanted), min(blocks, _LAST - blocks) if blocks else _FIRST), limit, count)
+        if step:
+            return step
+        wanted = known.guess()
+    return _verification(wanted, speeds, limit, refused) if any(wanted) else NO_TIME
+
+
+def without(candidate: Candidate, others: Candidate) -> Candidate:
+    """Return a candidate that takes the differences of ``others`` from A.
+
+    >>> without((1, 1, 1), (0, 1, 0))
+    (1, 0, 1)
+    """
+    return tuple(int(one and not other) for one, other in zip(candidate, others, strict=True))
+
+
+class _Known:
+    """What the values so far say of each candidate, and what the search needs to know next."""
+
+    def __init__(self, count: int, speeds: Speeds, refused: Collection[Candidate]) -> None:
+        self._count, self._speeds, self._refused = count, speeds, refused
+        self._all: Candidate = (1,) * count
+
+    def blocks(self, candidate: Candidate) -> int:
+        """Return the number of blocks in which it, A and B have a value."""
+        return len(shared_blocks(self._speeds, candidate, self._all, without(self._all, self._all)))
+
+    def search(self) -> list[Candidate] | Candidate:
+        """Return the candidates that have to be measured next, or the set of differences to verify."""
+        singles = [self._of([place]) for place in range(self._count)]
+        for batch in (singles[start : start + _TOGETHER] for start in range(0, self._count, _TOGETHER)):
+            if hits := [candidate for candidate in batch if self._explains(candidate)]:
+                return max(hits, key=self._share)
+            if unknown := self._unknown(batch):
+                return unknown
+        for proposed in (self._effective(singles), self._needed(singles)):
+            if isinstance(proposed, list):
+                return proposed
+            if unknown := self._unknown([proposed]):
+                return unknown
+            if self._explains(proposed) and proposed != self._all:
+                return proposed
+        return self._halved()
+
+    def guess(self) -> Candidate:
+        """Return the set that the values so far speak for most: the smallest that explains the change, or all with an effect
+        alone; without any the default."""
+        explaining = [candidate for candidate in self._speeds if not is_side(candidate) and self._explains(candidate)]
+        singles = [self._of([place]) for place in range(self._count)]
+        return min(explaining, key=lambda one: (sum(one), -self._share(one)), default=self._effective(singles))
+
+    def _effective(self, singles: Sequence[Candidate]) -> Candidate:
+        """Return all differences together of which it is certain that each alone has an effect in the change's direction."""
+        return self._of([place for place, single in enumerate(singles) if self._low(single) > 0])
+
+    def _needed(self, singles: Sequence[Candidate]) -> list[Candidate] | Candidate:
+        """Return all differences together that have an effect alone, or without which B is certainly less changed; before that
+        is known, the candidates to measure."""
+        left_out = [without(self._all, single) for single in singles]
+        if unknown := self._unknown(left_out):
+            return unknown
+        effective, refused = self._effective(singles), self._refused
+        lost = [rest not in refused and self._high(rest) < 1 for rest in left_out]
+        return self._of([place for place in range(self._count) if effective[place] or lost[place]])
+
+    def _halved(self) -> list[Candidate] | Candidate:
+        """Return the result of ddmin, or the candidates that it has to know next."""
+        smallest, parts = self._all, 2
+        while sum(smallest) > 1:
+            chunks = list(self._chunks(smallest, parts))
+            tried = [*chunks, *(without(smallest, chunk) for chunk in chunks)]
+            tried = [candidate for candidate in dict.fromkeys(tried) if any(candidate) and candidate != smallest]
+            if hits := [candidate for candidate in tried if self._explains(candidate)]:
+                smallest, parts = min(hits, key=lambda one: (sum(one), -self._share(one))), 2
+            elif unknown := self._unknown(tried):
+                return unknown
+            elif parts >= sum(smallest):
+                break
+            else:
+                parts = min(2 * parts, sum(smallest))
+        return smallest
+
+    def _chunks(self, candidate: Candidate, parts: int) -> Iterator[Candidate]:
+        places = [place for place, taken in enumerate(candidate) if taken]
+        ends = [len(places) * part // parts for part in range(parts + 1)]
+        for start, end in zip(ends, ends[1:], strict=False):
+            yield self._of(places[start:end])
+
+    def _of(self, places: Collection[int]) -> Candidate:
+        return tuple(int(place in places) for place in range(self._count))
+
+    def _unknown(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        return [candidate for candidate in candidates if any(candidate) and self._explains(candidate) is None]
+
+    def _explains(self, candidate: Candidate) -> bool | None:
+        """Return whether a candidate explains most of the change; None if that is not known yet."""
+        if is_side(candidate) or candidate in self._refused:
+            return candidate == self._all
+        measured = share(self._speeds, candidate)
+        if measured is None:
+            return None
+        if measured.low >= MOST or measured.high < MOST:
+            return measured.low >= MOST
+        return measured.value >= MOST if measured.half <= _EXACT or measured.blocks >= _LAST else None
+
+    def _share(self, candidate: Candidate) -> float:
+        measured = share(self._speeds, candidate)
+        return measured.value if measured else 0.0
+
+    def _low(self, candidate: Candidate) -> float:
+        measured = share(self._speeds, candidate)
+        return measured.low if measured else -math.inf
+
+    def _high(self, candidate: Candidate) -> float:
+        measured = share(self._speeds, candidate)
+        return measured.high if measured else math.inf
+
+
+def _still_there(speeds: Speeds, b: Candidate, recorded: float | None) -> bool | None:
+    """Return whether B certainly differs from A, in the direction that was recorded; None if that is not known yet."""
+    found = change(speeds, b, without(b, b), _SURE)
+    if found is None:
+        return None
+    low, high, middle = (math.log(end) for end in (found.interval.low, found.interval.high, found.ratio))
+    if recorded is not None:
+        low, high = (low, high) if recorded > 0 else (-high, -low)
+        middle = middle if recorded > 0 else -middle
+        if high < _STILL * abs(recorded):
+            return False
+    elif max(abs(low), abs(high)) < _SLIGHT:
+        return False
+    if found.is_certain:
+        return recorded is None or (low > 0 and middle >= _STILL * abs(recorded))
+    return False if found.pairs >= _LAST_OF_SIDES else None
+
+
+def _fitting(step: Step, limit: Limit, count: int) -> Step | None:
+    """Return as much of a round as fits and leaves time for a verification: fewer blocks, then fewer candidates; None if not
+    even two blocks of one candidate do."""
+    sides = 2
+    kept_s = LEAST_BLOCKS * (sides + min(count, 2) - 1) * limit.run_s
+    for candidates in range(len(step.candidates), -1 if not step.candidates else 0, -1):
+        for repeats in range(step.repeats, min(step.repeats, 2) - 1, -1):
+            if repeats > 0 and (candidates + sides) * repeats * limit.run_s + kept_s <= limit.left_s:
+                return Step(step.candidates[:candidates], repeats)
+    return None
+
+
+def _verification(chosen: Candidate, speeds: Speeds, limit: Limit, refused: Collection[Candidate]) -> Step | str:
+    """Return the verification of a set: as many blocks as its share needs by the scatter so far, or as fit."""
+    members = [place for place, taken in enumerate(chosen) if taken]
+    alone = [tuple(int(place == member) for place in range(len(chosen))) for member in members]
+    reduced = [without(chosen, single) for single in alone] if len(members) > 1 else []
+    also = [candidate for candidate in dict.fromkeys(reduced) if candidate not in refused]
+    candidates = tuple(dict.fromkeys([chosen, *(one for one in also if not is_side(one))]))
+    runs = len({*candidates, (0,) * len(chosen), (1,) * len(chosen)})
+    fits = int(limit.left_s / (runs * limit.run_s)) if limit.run_s else _MOST_VERIFYING
+    while fits < LEAST_BLOCKS and len(candidates) > 1:
+        candidates, runs = candidates[:-1], runs - 1
+        fits = int(limit.left_s / (runs * limit.run_s))
+    if fits < LEAST_BLOCKS:
+        return NO_TIME
+    return Step(candidates, min(fits, _enough(chosen, speeds)), confirms=True)
+
+
+def _enough(chosen: Candidate, speeds: Mapping[Candidate, Mapping[int, float]]) -> int:
+    """Return the number of blocks after which the interval of the share is expected to be exact."""
+    a, b = (0,) * len(chosen), (1,) * len(chosen)
+    blocks = shared_blocks(speeds, a, b, chosen)
+    if len(blocks) < 2:
+        return _USUAL
+    whole = [math.log(speeds[b][block] / speeds[a][block]) for block in blocks]
+    part = [math.log(speeds[chosen][block] / speeds[a][block]) for block in blocks]
+    z = math.fsum(whole) / len(blocks)
+    r = 0.0 if chosen == b else math.fsum(part) / len(blocks) / z
+    scatter = deviation([x - r * w for x, w in zip(part, whole, strict=True)]) / abs(z)
+    for count in range(_USUAL, _MOST_VERIFYING):
+        if student(count - 1, 0.975) * scatter / math.sqrt(count) <= _EXACT:
+            return count
+    return _MOST_VERIFYING

@@ -1,0 +1,99 @@
+"""How much of the change from A to B a candidate explains, from runs in common blocks.
+
+A candidate runs some differences as B has them and all others as A has them. In a block, A, B and the candidates run once each,
+one after the other, so drift is common to them. The share of a candidate is its change over that of B, of logarithms:
+log(candidate / A) / log(B / A), each the mean over blocks. Its interval is that of a ratio of two means with correlated errors
+(E. C. Fieller, "Some problems in interval estimation", Journal of the Royal Statistical Society B 16, 1954), with Student's t.
+
+>>> speeds = {(0, 0): {1: 100.0, 2: 102.0, 3: 99.0}, (1, 0): {1: 90.0, 2: 91.0, 3: 90.0}, (1, 1): {1: 80.0, 2: 81.0, 3: 79.5}}
+>>> found = share(speeds, (1, 0))
+>>> f"{found.value:.2f}, {found.low:.2f} to {found.high:.2f}, {found.blocks}"
+'0.47, 0.39 to 0.54, 3'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.results.numbers.intervals import LEVEL, Interval, ratio_interval, student
+
+__all__ = ["Candidate", "Change", "Share", "Speeds", "change", "is_side", "share", "shared_blocks"]
+
+Candidate = tuple[int, ...]
+"""A 1 for each difference that is taken from B, a 0 for each that is taken from A: (0, 0, …) is A, (1, 1, …) is B."""
+Speeds = Mapping[Candidate, Mapping[int, float]]
+"""The values of the good runs of each candidate, all above 0, by block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of the change that a candidate explains, 1 for all of it, with its interval; the ends are infinite where the
+    change of B may be none."""
+
+    value: float
+    low: float
+    high: float
+    blocks: int
+
+    @property
+    def half(self) -> float:
+        """Half of the interval's width."""
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The typical value of one candidate over that of another, from ``pairs`` of runs in common blocks."""
+
+    ratio: float
+    interval: Interval
+    pairs: int
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval is on one side of 1."""
+        return not self.interval.low <= 1 <= self.interval.high
+
+
+def is_side(candidate: Candidate) -> bool:
+    """Return True for A and for B."""
+    return len(set(candidate)) < 2
+
+
+def shared_blocks(speeds: Speeds, *candidates: Candidate) -> list[int]:
+    """Return the blocks in which all of these candidates have a value."""
+    blocks = [set(speeds.get(candidate, ())) for candidate in candidates]
+    return sorted(set.intersection(*blocks))
+
+
+def change(speeds: Speeds, after: Candidate, before: Candidate, level: float = LEVEL) -> Change | None:
+    """Return the change from one candidate to another; None with fewer than two blocks in common."""
+    ends = ratio_interval(speeds.get(after, {}), speeds.get(before, {}), level)
+    if ends is None:
+        return None
+    logs = [math.log(speeds[after][block] / speeds[before][block]) for block in shared_blocks(speeds, after, before)]
+    return Change(math.exp(math.fsum(logs) / len(logs)), ends, len(logs))
+
+
+def share(speeds: Speeds, candidate: Candidate, level: float = LEVEL) -> Share | None:
+    """Return the share of the change that a candidate explains; None with fewer than two blocks with A, B and it."""
+    a, b = (0,) * len(candidate), (1,) * len(candidate)
+    blocks = shared_blocks(speeds, a, b, candidate)
+    count = len(blocks)
+    if count < 2:
+        return None
+    part = [math.log(speeds[candidate][block] / speeds[a][block]) for block in blocks]
+    whole = [math.log(speeds[b][block] / speeds[a][block]) for block in blocks]
+    x, z = math.fsum(part) / count, math.fsum(whole) / count
+    free = count - 1
+    xx = math.fsum((value - x) ** 2 for value in part) / free
+    zz = math.fsum((value - z) ** 2 for value in whole) / free
+    xz = math.fsum((one - x) * (other - z) for one, other in zip(part, whole, strict=True)) / free
+    reach = student(free, (1 + level) / 2) ** 2 / count
+    square, middle, rest = z * z - reach * zz, x * z - reach * xz, x * x - reach * xx
+    if square <= 0:
+        return Share(x / z if z else 0.0, -math.inf, math.inf, count)
+    root = math.sqrt(max(0.0, middle * middle - square * rest))
+    return Share(x / z, (middle - root) / square, (middle + root) / square, count)

@@ -1,0 +1,142 @@
+"""The state of a bisect as recorded in its bench: the values of each candidate, and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from orchestrator.analysis.bisect.shares import Candidate, is_side
+from orchestrator.plan import Framework, RunSpec
+from orchestrator.plan.spec import as_written, resolve
+from orchestrator.record import BenchDir
+from orchestrator.record.bench_parts import PlanEntry
+from orchestrator.record.bisect_record import BisectRecord, Difference
+from orchestrator.record.state_file import damaged
+from orchestrator.results import RunResult
+
+__all__ = ["BisectState", "applied", "bisect_state", "number_of", "setting"]
+
+_MOST_FAILURES = 2
+"""Failed runs of a candidate after which it is not run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BisectState:
+    """The progress of a bisect, from its evidence alone. ``speeds`` are the values of the search by candidate and block,
+    ``verified`` those of the verification, which ``chosen`` names; None before it. ``refused`` maps candidates that cannot be
+    run, or failed, to the reason. ``failed_side`` is why A or B has no number, empty if both have."""
+
+    record: BisectRecord
+    speeds: Mapping[Candidate, Mapping[int, float]]
+    verified: Mapping[Candidate, Mapping[int, float]]
+    chosen: Candidate | None
+    evidence: tuple[str, ...]
+    refused: Mapping[Candidate, str]
+    failed_side: str
+
+    @property
+    def count(self) -> int:
+        """The number of differences."""
+        return len(self.record.differences)
+
+
+def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> BisectState:
+    """Return the progress of a bisect; ``read`` returns the result of a finished run. Raise DataError for an invalid record."""
+    record = bench.record()
+    bisect, entries = record.bisect, record.plan
+    if bisect is None or entries is None:
+        raise damaged(bench.path / "bench.json", "expected the record of a bisect, found none")
+    count = len(bisect.differences)
+    a, b = (0,) * count, (1,) * count
+    speeds: dict[Candidate, dict[int, float]] = {}
+    verified: dict[Candidate, dict[int, float]] = {}
+    failures: dict[Candidate, list[str]] = {}
+    evidence: list[str] = []
+    refused = {candidate: why for rung in bisect.rungs for candidate, why in rung.refused}
+    for run_id in record.runs:
+        result = read(run_id)
+        if run_id not in entries or result is None:
+            continue
+        entry = entries[run_id]
+        candidate = _candidate(bench, bisect, entry, a, b)
+        is_verifying = entry.rung is not None and bisect.rungs[entry.rung].confirms
+        if is_verifying:
+            evidence.append(run_id)
+        number = number_of(result, bisect)
+        if number is not None:
+            (verified if is_verifying else speeds).setdefault(candidate, {})[entry.repeat] = number
+        elif not result.is_interrupted:
+            failures.setdefault(candidate, []).append(_words(result))
+    refused |= {one: why[-1] for one, why in failures.items() if len(why) >= _MOST_FAILURES and not is_side(one)}
+    last = bisect.rungs[-1] if bisect.rungs else None
+    return BisectState(
+        bisect,
+        speeds,
+        verified,
+        next((one for one in last.candidates if one != b), b) if last and last.confirms else None,
+        tuple(evidence),
+        refused,
+        next((f"{name}: {failures[side][0]}" for side, name in ((a, "A"), (b, "B")) if side in failures), ""),
+    )
+
+
+def number_of(result: RunResult, record: BisectRecord) -> float | None:
+    """Return the value of a run that a bisect compares; None without one, or if it is not above 0."""
+    values = result.values if result.is_good else ()
+    number = next((one.number for one in values if one.metric == record.metric and tuple(one.key) == record.key), None)
+    return number if number is not None and number > 0 else None
+
+
+def applied(spec: RunSpec, framework: Framework, differences: Mapping[Difference, int], origins: tuple[str, str]) -> RunSpec:
+    """Return the spec of A with some differences as B has them, those with a 1. ``origins`` name the two sides.
+
+    Raises ConfigError if that is impossible.
+    """
+    values = {one.name: one.after if taken else one.before for one, taken in differences.items()}
+    fields = {name: getattr(spec, name) for name in ("nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps")}
+    fields |= {name: value for name, value in values.items() if name in fields}
+    fields |= {"timeout_s": spec.timeout_s, "container": spec.container or None}
+    options = _part("options", spec.options, values)
+    if spec.follows:
+        fields["global_batch"] = spec.global_batch
+        options.pop(spec.follows.removeprefix("options."), None)
+        fields.pop(spec.follows, None)
+    made = resolve(
+        framework,
+        spec.model,
+        device=spec.device,
+        choices=fields,
+        sets=options,
+        env=_part("env", spec.env, values),
+    )
+    named = {one.name: origins[taken] for one, taken in differences.items()}
+    hosts = values.get("hosts")
+    return replace(made, hosts=tuple(str(hosts).split(",")) if hosts else spec.hosts, origins={**made.origins, **named})
+
+
+def setting(difference: Difference, *, after: bool = True) -> str:
+    """Return one side of a difference as text: ``NCCL_ALGO=Ring``, ``without NCCL_ALGO``."""
+    name, value = difference.name.rpartition(".")[2], difference.after if after else difference.before
+    return f"without {name}" if value is None else f"{name}={as_written(value)}"
+
+
+def _part(kind: str, of_spec: Mapping[str, object], values: Mapping[str, object]) -> dict[str, str]:
+    changed = {name.removeprefix(f"{kind}."): value for name, value in values.items() if name.startswith(f"{kind}.")}
+    return {name: as_written(value) for name, value in {**of_spec, **changed}.items() if value is not None}
+
+
+def _candidate(bench: BenchDir, bisect: BisectRecord, entry: PlanEntry, a: Candidate, b: Candidate) -> Candidate:
+    try:
+        rung = bisect.rungs[entry.rung] if entry.rung is not None else None
+        by_cell = dict(zip(rung.cells, (a, *rung.candidates), strict=True)) if rung else {0: a, 1: b}
+        return by_cell[entry.cell]
+    except (KeyError, IndexError) as error:
+        message = f"bisect: expected runs of its candidates, got {error}"
+        raise damaged(bench.path / "bench.json", message) from error
+
+
+def _words(result: RunResult) -> str:
+    if result.error is None:
+        return "it has no value of the metric above 0"
+    parts = (result.error.host, result.error.message.partition("\n")[0], result.error.cause)
+    return ": ".join(word for word in parts if word)

@@ -1,0 +1,236 @@
+"""What may have made one cell slower or faster, ranked: what was measured first, then what was chosen, then facts.
+
+A list of suspects with their evidence, never a proof; `orch bisect` proves. The order, of which ``docs/metrics.md`` tells:
+
+1. parts of a step that were measured and changed with it, by the share of the change that each accounts for;
+2. conditions that were measured during the runs and changed in the direction of the change: load by others, lowered clocks;
+3. choices, then facts of machines and libraries, then the programs around a run, each in the order of `causes.RANKING`: within
+   these, first those that act on a part that accounts for half of the change, last those known to act in the other direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from orchestrator.analysis.compare.causes import Distinction
+from orchestrator.analysis.explain.step_parts import told
+from orchestrator.results import Cell, RunResult, median
+
+__all__ = ["CellSuspects", "Suspect", "suspects"]
+
+MEASURED, CONDITION, CHOICE, FACT, AROUND = "measured", "condition", "choice", "fact", "around"
+_ORDER = (MEASURED, CONDITION, CHOICE, FACT, AROUND)
+_LEAST_SHARE, _HALF = 0.1, 0.5
+_LEAST_LOAD = 0.05
+_LEAST_TELEMETRY = 0.05
+_INPUT, _COMPUTE, _REST = "wait for input", "computation alone", "communication and waiting"
+_OF = {"load": "the processors of the busiest node used by others", "lowered clocks": "the window at most"}
+_ACTS_ON = {
+    _INPUT: ("loader", "node.data*", "options.*worker*", "options.*prefetch*"),
+    _COMPUTE: (
+        "dtype", "batch_size", "options.compile*", "env.OMP_*", "env.MKL_*", "program.devices", "program.cudnn",
+        "program.framework_version", "node.gpus.*", "node.cpu", "node.cores", "load",
+    ),
+    _REST: (
+        "env.NCCL_*", "env.GLOO_*", "options.bucket*", "options.*compress*", "program.networks", "program.nccl",
+        "program.backend", "node.interface.*", "hosts",
+    ),
+}  # fmt: skip
+"""Names of differences, by the part of a step on which they act."""
+_CHOICES = (
+    "metric", "simulated", "framework", "model", "device", "options", "env", "dtype", "batch_size", "loader", "nodes", "gpus",
+    "payload", "template", "hosts", "steps", "warmup_steps", "container",
+)  # fmt: skip
+_FACTS = ("program", "node", "load")
+_BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One difference that may explain a change. ``kind``: measured (a part of a step), condition, choice, fact, or around (what
+    starts and watches a run). ``share`` is that of the change which it accounts for, None where nothing measures it."""
+
+    name: str
+    before: str
+    after: str
+    kind: str
+    share: float | None
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellSuspects:
+    """The suspects of one cell that became slower or faster, by its case and metric."""
+
+    case: str
+    metric: str
+    suspects: tuple[Suspect, ...]
+
+
+def suspects(before: Cell, after: Cell, is_slower: bool, distinctions: Sequence[Distinction]) -> tuple[Suspect, ...]:
+    """Return what may explain that a cell became slower or faster, the likeliest first. ``distinctions`` are what is known to
+    differ, in the order of `causes.RANKING`."""
+    parts = _parts(before, after)
+    conditions = _conditions(before, after, is_slower)
+    by_name = {one.name: one for one in distinctions}
+    conditions = [
+        replace(one, before=by_name[one.name].before, after=by_name[one.name].after) if one.name in by_name else one
+        for one in conditions
+    ]
+    shown = {one.name for one in conditions}
+    known = [one for one in distinctions if one.name not in shown]
+    ranked = sorted(enumerate(known), key=lambda item: (*_rank(item[1], before, is_slower, parts), item[0]))
+    others = [_suspect(one, before, after, is_slower, parts) for _, one in ranked]
+    return (*sorted(parts, key=lambda part: -(part.share or 0.0)), *conditions, *others)
+
+
+def _rank(one: Distinction, cell: Cell, is_slower: bool, parts: Sequence[Suspect]) -> tuple[int, bool, bool]:
+    return _ORDER.index(_kind(one.name)), _contradicts(one, cell, is_slower), not _part_of(one.name, parts)
+
+
+def _suspect(one: Distinction, before: Cell, after: Cell, is_slower: bool, parts: Sequence[Suspect]) -> Suspect:
+    texts = [_source(one.name, before, after)]
+    if part := _part_of(one.name, parts):
+        texts.append(f"acts on {part.name}")
+    if _contradicts(one, before, is_slower):
+        texts.append(f"would rather make it {'faster' if is_slower else 'slower'}")
+    return Suspect(one.name, one.before, one.after, _kind(one.name), None, "; ".join(filter(None, texts)))
+
+
+def _kind(name: str) -> str:
+    kind = name.partition(".")[0]
+    return CHOICE if kind in _CHOICES else FACT if kind in _FACTS else AROUND
+
+
+def _source(name: str, before: Cell, after: Cell) -> str:
+    """Return where a value comes from: the origins of a choice, or who told a fact."""
+    origins = [cell.spec.origins.get(name, "") for cell in (before, after)]
+    if any(origins):
+        return " → ".join(dict.fromkeys(origin or "not set" for origin in origins))
+    kind = name.partition(".")[0]
+    told_by = {"program": "told by the program", "node": "found by preflight", "load": "measured during the runs"}
+    told_by |= {"template": "digest of the folder", "payload": "digest of the program"}
+    return told_by.get(kind, "")
+
+
+def _part_of(name: str, parts: Sequence[Suspect]) -> Suspect | None:
+    """Return the part that accounts for half of the change and on which a difference acts."""
+    large = [part for part in parts if (part.share or 0.0) >= _HALF]
+    return next((part for part in large if any(fnmatchcase(name, pattern) for pattern in _ACTS_ON.get(part.name, ()))), None)
+
+
+def _contradicts(one: Distinction, cell: Cell, is_slower: bool) -> bool:
+    """Return True for a difference that is known to act in the other direction."""
+    direction = _direction(one, cell)
+    return direction > 0 if is_slower else direction < 0
+
+
+def _direction(one: Distinction, cell: Cell) -> int:
+    """Return 1 for a difference that usually makes a run faster, -1 for one that makes it slower, 0 where that is not known."""
+    if one.name == "dtype" and cell.spec.device == "cuda":
+        return _sign(_BITS.get(one.before, 0) - _BITS.get(one.after, 0))
+    if one.name == "batch_size" and one.before.isdecimal() and one.after.isdecimal():
+        return _sign(int(one.after) - int(one.before))
+    if one.name == "loader" and "synthetic" in (one.before, one.after):
+        return 1 if one.after == "synthetic" else -1
+    if one.name == "program.networks":
+        return _sign(("NET/IB" in one.after) - ("NET/IB" in one.before))
+    return 0
+
+
+def _sign(value: int) -> int:
+    return (value > 0) - (value < 0)
+
+
+# --- what was measured
+
+
+def _parts(before: Cell, after: Cell) -> list[Suspect]:
+    """Return the parts of a step that account for a tenth or more of its change, where the programs of both cells tell them.
+
+    With another global batch, times of the second cell are those of as many samples as a step of the first has.
+    """
+    if not (before.is_speed_of_training and after.is_speed_of_training):
+        return []
+    scale = before.spec.global_batch / after.spec.global_batch
+    sides = [_step(cell.with_number) for cell in (before, after)]
+    sides[1] = {name: seconds * scale for name, seconds in sides[1].items()}
+    longer = sides[1].get("", 0.0) - sides[0].get("", 0.0)
+    found = []
+    for name in sides[0].keys() & sides[1].keys() - {""}:
+        change = sides[1][name] - sides[0][name]
+        if longer and change / longer >= _LEAST_SHARE:
+            words = "grew by" if change > 0 else "shrank by"
+            takes = "takes longer" if longer > 0 else "takes less"
+            evidence = f"{words} {_ms(abs(change))} of the {_ms(abs(longer))} that a step {takes}"
+            found.append(Suspect(name, _ms(sides[0][name]), _ms(sides[1][name]), MEASURED, change / longer, evidence))
+    return found
+
+
+def _step(runs: Sequence[RunResult]) -> dict[str, float]:
+    """Return medians of a step's parts in seconds; the whole step has an empty name."""
+    by_name: dict[str, list[float]] = {}
+    for run in runs:
+        for name, seconds in _step_of(run).items():
+            by_name.setdefault(name, []).append(seconds)
+    return {name: median(values) for name, values in by_name.items() if len(values) == len(runs)}
+
+
+def _step_of(run: RunResult) -> dict[str, float]:
+    if run.throughput is None or run.spec is None:
+        return {}
+    window = run.spec.steps - run.spec.warmup_steps
+    step_s = run.throughput.seconds / window
+    parts = {"": step_s}
+    if run.step_times:
+        parts["steps far above the median"] = max(0.0, run.step_times.mean_s - run.step_times.p50_s)
+    reported = told(run.observed, window, run.spec.options.get("bucket_cap_mb"))
+    if reported.input_s is not None:
+        parts[_INPUT] = reported.input_s
+    if reported.solo_mean_s is not None:
+        parts[_COMPUTE] = reported.solo_mean_s
+        parts[_REST] = max(0.0, step_s - reported.solo_mean_s - (reported.input_s or 0.0))
+    return parts
+
+
+def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
+    """Return what was measured during the runs and differs in the direction of the change."""
+    found = []
+    shares: dict[str, Callable[[RunResult], float]] = {"load": _load, "lowered clocks": _lowered}
+    for name, of_run in shares.items():
+        sides = [median([of_run(run) for run in cell.good]) if cell.good else 0.0 for cell in (before, after)]
+        more = sides[1] - sides[0]
+        if abs(more) >= _LEAST_LOAD and (more > 0) == is_slower:
+            before_text, after_text = (f"{side:.0%}" for side in sides)
+            evidence = f"median of the runs: {before_text} of {_OF[name]}, then {after_text}"
+            found.append(Suspect(name, before_text, after_text, CONDITION, None, evidence))
+    sides_by_name = [_telemetry(cell.good) for cell in (before, after)]
+    for name in sorted(sides_by_name[0].keys() & sides_by_name[1].keys()):
+        first, second = (side[name] for side in sides_by_name)
+        if first and abs(second / first - 1) >= _LEAST_TELEMETRY:
+            evidence = "telemetry of the measured window, median of the runs"
+            found.append(Suspect(f"telemetry.{name}", f"{first:.4g}", f"{second:.4g}", CONDITION, None, evidence))
+    return found
+
+
+def _load(run: RunResult) -> float:
+    return max(run.loaded.values(), default=0.0)
+
+
+def _lowered(run: RunResult) -> float:
+    return max((share.most for by_host in run.slowed.values() for share in by_host.values()), default=0.0)
+
+
+def _telemetry(runs: Sequence[RunResult]) -> dict[str, float]:
+    """Return medians of the numbers that telemetry gives each run by name; empty for runs without it."""
+    told_by: list[Mapping[str, Any]] = [getattr(run, "telemetry", None) or {} for run in runs]
+    names = set.intersection(*(set(one) for one in told_by)) if told_by else set()
+    numeric = {name for name in names if all(type(one[name]) in (int, float) for one in told_by)}
+    return {name: median([float(one[name]) for one in told_by]) for name in numeric}
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"

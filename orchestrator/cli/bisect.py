@@ -1,0 +1,188 @@
+"""`orch bisect`: run two benches again with one difference at a time, until it is proven which of them explains the change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli import complete
+from orchestrator.cli.compare import By
+from orchestrator.cli.connecting import Debug
+from orchestrator.cli.options import (
+    AcceptNew,
+    Budget,
+    Detach,
+    Hosts,
+    Json,
+    Lease,
+    StallTimeout,
+    StopGrace,
+    Templates,
+    Wait,
+    WaitLimit,
+    find_bench,
+    new_bench_id,
+    open_frameworks,
+    print_json,
+    select,
+    template_bases,
+    waiting_s,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.analysis.bisect.differences import Sides
+    from orchestrator.cli.options import Selection
+    from orchestrator.plan.bench import Bench
+    from orchestrator.plan.folders import FrameworkFolder
+    from orchestrator.record import BenchDir
+    from orchestrator.results import Cell
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("bisect")(bisect)
+
+
+def bisect(
+    before: Annotated[
+        str, typer.Argument(metavar="A", autocompletion=complete.benches, help="A bench's name, label or directory.")
+    ],
+    after: Annotated[
+        str,
+        typer.Argument(
+            metavar="[B]", autocompletion=complete.benches, help="The bench that is slower or faster. Default with --by: A."
+        ),
+    ] = "",
+    by: By = None,
+    case: Annotated[
+        str,
+        typer.Option("--case", metavar="CASE", help="A configuration, as orch compare names it. Default: the most changed."),
+    ] = "",
+    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="The metric. Default: the primary one.")] = "",
+    budget: Budget = "20m",
+    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")] = "",
+    lease: Lease = 60.0,
+    grace: StopGrace = 5.0,
+    stall: StallTimeout = 600.0,
+    wait: Wait = False,
+    wait_limit: WaitLimit = "",
+    detach: Detach = False,
+    hosts: Hosts = "",
+    accept_new: AcceptNew = False,
+    debug: Debug = False,
+    templates: Templates = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the differences and the first runs; contact no host.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run A and B again, then A with one of B's differences at a time, until it is proven which of them explain the change.
+
+    Nothing is claimed from the search: the set that it ends with is run again, with A and B in the same blocks. By default with
+    the inventory of B.
+    """
+    from dataclasses import replace
+
+    from orchestrator.analysis.bisect import Today, sides
+    from orchestrator.errors import ConfigError
+    from orchestrator.inventory.devices import with_devices
+    from orchestrator.plan import Limits
+    from orchestrator.plan.words import label as label_of
+    from orchestrator.report.bisect import differences
+    from orchestrator.report.text import one_line
+
+    if not (after or by):
+        raise ConfigError("expected a second bench, got none", where="B", hint="--by takes both from one bench")
+    benches = find_bench(before), find_bench(after or before)
+    pair, name = _pair(benches, by or [], case, metric)
+    record = benches[1].record()
+    selection = select(hosts or record.inventory, source_of="" if hosts else f"bench {record.bench_id}")
+    bases = tuple(dict.fromkeys((*template_bases(templates), *record.templates)))
+    (folder,) = open_frameworks([pair[0].spec.framework], bases)
+    machines = [
+        with_devices(host, record.devices[host.name]) if host.name in record.devices else host for host in selection.hosts
+    ]
+    both = sides(benches, pair, Today(folder, selection.inventory, tuple(machines)))
+    if as_json or not dry_run:
+        typer.echo(
+            one_line(f"bisect: {name}: {len(both.record.differences)} differences that a run can have either way"), err=True
+        )
+        for line in differences(both.record):
+            typer.echo(f"  {line}", err=True)
+    if not both.record.differences:
+        raise ConfigError(
+            "expected a difference between A and B that a run can have either way, there is none",
+            where=f"{both.record.before.bench}, {both.record.after.bench}",
+            hint="orch compare shows everything that is known to differ, and how far the numbers do",
+        )
+    plan = _plan(both, folder, budget, label_of(label, "--label"))
+    selection = replace(selection, hosts=both.hosts)
+    if dry_run:
+        _show(plan, selection, both, name, as_json)
+        return
+    from orchestrator.cli.controller import conduct
+
+    limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
+    conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, search=both.record)
+
+
+def _pair(benches: tuple[BenchDir, BenchDir], by: Sequence[str], case: str, metric: str) -> tuple[tuple[Cell, Cell], str]:
+    """Return the cells that are bisected, and their name. Raise ConfigError if none correspond, or none has numbers."""
+    from math import log
+
+    from orchestrator.analysis.compare import counterparts
+    from orchestrator.analysis.compare.cells import ALL, compared, unmatched
+    from orchestrator.cli.compare import chosen_by
+    from orchestrator.errors import ConfigError
+
+    if metric == ALL:
+        raise ConfigError("expected the name of one metric, got all", where="--metric")
+    found = counterparts(*benches, chosen_by(by), metric)
+    pairs = compared(found.pairs)
+    where = f"{benches[0].path.name}, {benches[1].path.name}"
+    if not pairs:
+        only = ["; ".join(unmatched(cells, ())) or "none" for cells in found.cells]
+        hint = "--by FIELD=X,Y takes configurations with X from A and with Y from B; it can be repeated"
+        raise ConfigError(f"expected configurations that correspond, A has {only[0]}, B has {only[1]}", where=where, hint=hint)
+    names = [f"{pair.case} {pair.metric}" if metric else pair.case for pair in pairs]
+    usable = [place for place, pair in enumerate(pairs) if pair.ratio and all(cell.is_positive for cell in found.pairs[place])]
+    if case:
+        usable = [place for place in usable if case in (names[place], pairs[place].case)]
+    if not usable:
+        hint = f"they have {'; '.join(names)}"
+        raise ConfigError("expected a configuration with numbers in A and in B, there is none", where=case or where, hint=hint)
+    chosen = max(usable, key=lambda place: abs(log(pairs[place].ratio or 1.0)))
+    if len(usable) > 1:
+        text = f"bisect: {names[chosen]}, of {len(usable)} configurations the one that changed most; --case chooses another"
+        typer.echo(text, err=True)
+    return found.pairs[chosen], names[chosen]
+
+
+def _plan(both: Sides, folder: FrameworkFolder, budget: str, label: str) -> Bench:
+    from orchestrator.analysis.bisect.search import BLOCKS
+    from orchestrator.plan.bench import Bench
+    from orchestrator.plan.schedule import Schedule
+    from orchestrator.plan.words import seconds
+
+    schedule = Schedule("balanced", 0, BLOCKS, budget_s=seconds(budget, "--budget"))
+    return Bench(new_bench_id(), (both.a, both.b), {folder.framework.name: folder}, schedule, label=label)
+
+
+def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bool) -> None:
+    """Print the differences, then A and B as `orch bench --dry-run` prints them."""
+    from dataclasses import asdict
+
+    from orchestrator.cli.dry_run import documents, show_plan
+    from orchestrator.report.bisect import differences
+
+    if as_json:
+        print_json({"case": name, **asdict(both.record), "runs": documents(plan, selection)})
+        return
+    typer.echo(f"bisect: {name}: A {both.record.before.typical:.6g}, B {both.record.after.typical:.6g} {both.record.unit}")
+    for line in differences(both.record):
+        typer.echo(f"  {line}")
+    typer.echo("first A and B again, then A with one of B's differences at a time; which runs follow depends on the results")
+    show_plan(plan, selection, as_json=False)
