@@ -9,8 +9,8 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Timeouts of a run in seconds, its limit of output in bytes, and whether its nodes are sampled; `docs/structure.md` says what
-    each limit guarantees."""
+    """Timeouts of a run in seconds, its limit of output in bytes, and whether its nodes are sampled; `docs/structure.md` says
+    what each limit guarantees."""
 
     beat_s: float = 0.5
     lost_s: float = 2.9

@@ -193,8 +193,8 @@ def inside_source() -> bytes:
 
 @cache
 def telemetry_source() -> bytes:
-    """Return the source of the process that samples a node during a run. It comes with the order to arm, because a request would
-    have to compile it too."""
+    """Return the source of the process that samples a node during a run. It comes with the order to arm, because a request
+    would have to compile it too."""
     return bundle(shipped("remote") / "noderun", "telemetry")
 
 

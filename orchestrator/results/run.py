@@ -13,6 +13,7 @@ from orchestrator.plan.measures import SAMPLES_PER_S, TRAINING
 from orchestrator.results.numbers.tempo import StepTimes, Tempo
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.said import Figure
+from orchestrator.results.telemetry.use import RunUse
 from orchestrator.results.values import Value
 
 __all__ = ["NEVER_RUN", "REREAD", "RESUME", "RETRY", "RUNNING", "Lowered", "RunResult"]
@@ -26,11 +27,12 @@ REREAD = "orch summarize --reread"
 
 
 class Lowered(NamedTuple):
-    """For which share clocks were lowered: of the measured window, at least and at most, and of the rank's life."""
+    """For which share clocks were lowered: of the measured window, at least and at most, and of the rank's life, None if its
+    driver does not count."""
 
     least: float
     most: float
-    of_run: float
+    of_run: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,11 @@ class RunResult:
     ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed,
     ``said`` its program's own figures of some of them, ``planned_units`` their units before its log was read again.
     ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
-    results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors. ``digests`` are SHA-256 of the logs
-    with samples and of the step times in the window, to the microsecond; two runs never have an equal one. ``repeated_by`` is
-    the command that makes a run without a number again in the same bench, such as `RESUME`. ``place`` is the run's place in the
-    order in which its bench ran, None for a run of another bench or of none.
+    results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors, ``use`` is what their samples say
+    of the window, None without samples. ``digests`` are SHA-256 of the logs with samples and of the step times in the window,
+    to the microsecond; two runs never have an equal one. ``repeated_by`` is the command that makes a run without a number
+    again in the same bench, such as `RESUME`. ``place`` is the run's place in the order in which its bench ran, None for a
+    run of another bench or of none.
     """
 
     run_id: str
@@ -73,6 +76,7 @@ class RunResult:
     readings: tuple[Any, ...] = ()
     slowed: Mapping[str, Mapping[str, Lowered]] = field(default_factory=dict)
     loaded: Mapping[str, float] = field(default_factory=dict)
+    use: RunUse | None = None
     digests: tuple[str, ...] = ()
     repeated_by: str = ""
     place: int | None = None

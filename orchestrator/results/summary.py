@@ -293,7 +293,9 @@ def _unprinted(results: Sequence[RunResult], measured: Collection[tuple[str, str
     declared: dict[str, dict[str, None]] = {}
     for run in results:
         if run.spec and (run.throughput or run.metric_values):
-            of_kind = {metric.name for metric in (*run.measure.derived, *run.measure.reported)} | set(SPEEDS)
+            of_kind = {metric.name for metric in (*run.measure.derived, *run.measure.reported, *run.measure.sampled)} | set(
+                SPEEDS
+            )
             names = [metric.name for metric in run.metrics if metric.name not in of_kind]
             declared.setdefault(run.spec.framework, {}).update(dict.fromkeys(names))
     missing = {folder: [name for name in names if (folder, name) not in measured] for folder, names in declared.items()}

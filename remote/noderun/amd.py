@@ -55,13 +55,16 @@ class AmdGpus:
         return [value for each in zip(self.paths, self.monitors) for value in self.of(*each)]
 
     def of(self, path, monitor):
+        """Return the values of one GPU."""
         power_uw = whole(monitor, "power1_average")
         if power_uw is None:
             power_uw = whole(monitor, "power1_input")  # where only the momentary power is known
         celsius = whole(monitor, "temp2_input")  # the hottest spot, which decides about the clocks
         if celsius is None:
             celsius = whole(monitor, "temp1_input")
-        errors = dict(line.split(":") for line in read_slice(os.path.join(path, "ras", "umc_err_count"), 0, 256).decode().splitlines())
+        errors = dict(
+            line.split(":") for line in read_slice(os.path.join(path, "ras", "umc_err_count"), 0, 256).decode().splitlines()
+        )
         return [
             None if power_uw is None else power_uw / 1e6,
             whole(path, "gpu_busy_percent"),

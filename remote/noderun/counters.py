@@ -33,8 +33,8 @@ class Usage:
 
 
 class Packages:
-    """``package_j``: joules of the processors' packages, and of memory where it is counted apart, by RAPL. Since 2020 kernels let
-    root alone read it."""
+    """``package_j``: joules of the processors' packages, and of memory where it is counted apart, by RAPL. Since 2020 kernels
+    let root alone read it."""
 
     def __init__(self, describe, base="/sys/class/powercap"):
         self.zones = []

@@ -11,8 +11,8 @@ MOST_TOLD = 8
 
 
 class Foreign:
-    """``foreign_s``: processor seconds of processes that are not of the run, since the first look; of each look those that live at
-    both of its ends. The first times that one of them uses more than half a core, it is told by name."""
+    """``foreign_s``: processor seconds of processes that are not of the run, since the first look; of each look those that
+    live at both of its ends. The first times that one of them uses more than half a core, it is told by name."""
 
     columns = ["foreign_s"]
 
@@ -31,7 +31,7 @@ class Foreign:
         elapsed_s = now - self.looked
         if self.before:
             own = self.run.tree(table)
-            for pid, (parent, start, used) in table.items():
+            for pid, (_, start, used) in table.items():
                 known = self.before.get(pid)
                 if known and known[1] == start and pid not in own:
                     used_s = (used - known[2]) / self.ticks
@@ -79,6 +79,7 @@ class OwnProcesses:
         return self.known[pid]
 
     def look_at(self, pid):
+        """Look at the ancestors, the environment and the control groups of a process."""
         ancestor = pid
         for _ in range(64):
             if ancestor == self.supervisor:

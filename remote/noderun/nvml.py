@@ -1,7 +1,8 @@
-"""What the NVIDIA driver says of the GPUs of a run, through its management library, libnvidia-ml.so.1, without any other package.
+"""What the NVIDIA driver says of the GPUs of a run, through its management library, libnvidia-ml.so.1, without any other
+package.
 
-Functions, structures and numbers are those of nvml.h (NVML API Reference Manual). A driver may lack any function, and a GPU may not
-support it: then that value is null, and it is not asked again. nvidia-smi reads the same counters.
+Functions, structures and numbers are those of nvml.h (NVML API Reference Manual). A driver may lack any function, and a GPU
+may not support it: then that value is null, and it is not asked again. nvidia-smi reads the same counters.
 """
 
 import ctypes
@@ -100,7 +101,8 @@ class Nvml:
 
 
 class Gpu:
-    """One device of the run. ``whole`` is the GPU, ``part`` what the run has of it: the same, or an instance of a GPU in MIG mode."""
+    """One device of the run. ``whole`` is the GPU, ``part`` what the run has of it: the same, or an instance of a GPU in MIG
+    mode."""
 
     def __init__(self, nvml, whole, part):
         self.nvml, self.whole, self.part = nvml, whole, part
@@ -122,8 +124,8 @@ class Gpu:
 def nvidia_devices(visible, describe, library=LIBRARY):
     """Return the GPUs that a run sees by CUDA_VISIBLE_DEVICES, in that order; none without a driver.
 
-    ``describe`` is told ``gpus``: for each its name, UUID, power limit (W), largest clock (MHz), and whether it is an instance of a
-    GPU whose power others share.
+    ``describe`` is told ``gpus``: for each its name, UUID, power limit (W), largest clock (MHz), and whether it is an
+    instance of a GPU whose power others share.
     """
     try:
         nvml = Nvml(ctypes.CDLL(library))
@@ -160,7 +162,8 @@ def device_count(nvml):
 
 
 def by_index(nvml, index):
-    """Return the handle of a GPU by its number in nvidia-smi, which is by its place on the PCI bus; None if it is inaccessible."""
+    """Return the handle of a GPU by its number in nvidia-smi, which is by its place on the PCI bus; None if it is
+    inaccessible."""
     handle = ctypes.c_void_p()
     return handle if nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle)) else None
 
@@ -179,8 +182,8 @@ def described(device):
 
 class NvidiaGpus:
     """Of each GPU: watts (the mean of the last second on Ampere and later, except GA100), joules since the driver was loaded,
-    percent of the time in which any kernel ran, MHz of its multiprocessors and its memory, degrees Celsius, bytes in use, and why
-    clocks are lowered, as the bits of nvmlClocksEventReasons."""
+    percent of the time in which any kernel ran, MHz of its multiprocessors and its memory, degrees Celsius, bytes in use, and
+    why clocks are lowered, as the bits of nvmlClocksEventReasons."""
 
     WORDS = ("power_w", "energy_j", "used_percent", "sm_mhz", "memory_mhz", "celsius", "memory_bytes", "reasons")
 
@@ -193,6 +196,7 @@ class NvidiaGpus:
         return [value for device in self.devices for value in self.of(device)]
 
     def of(self, device):
+        """Return the values of one GPU."""
         power_mw = device.ask("nvmlDeviceGetPowerUsage")
         energy_mj = device.ask("nvmlDeviceGetTotalEnergyConsumption", kind=ctypes.c_ulonglong)
         rates, memory = Utilization(), Memory()
@@ -214,8 +218,8 @@ class NvidiaGpus:
 
 
 class NvidiaErrors:
-    """Of each GPU: errors of its memory since the driver was loaded, those that were corrected and those that were not, replays of
-    PCIe, and errors of NVLink."""
+    """Of each GPU: errors of its memory since the driver was loaded, those that were corrected and those that were not,
+    replays of PCIe, and errors of NVLink."""
 
     WORDS = ("ecc_corrected", "ecc_uncorrected", "pcie_replays", "nvlink_errors")
 
@@ -228,9 +232,7 @@ class NvidiaErrors:
         values = []
         for device in self.devices:
             for kind in (CORRECTED, UNCORRECTED):
-                values.append(
-                    device.ask("nvmlDeviceGetTotalEccErrors", kind, SINCE_DRIVER_LOADED, kind=ctypes.c_ulonglong)
-                )
+                values.append(device.ask("nvmlDeviceGetTotalEccErrors", kind, SINCE_DRIVER_LOADED, kind=ctypes.c_ulonglong))
             values.append(device.ask("nvmlDeviceGetPcieReplayCounter"))
             values.append(link_errors(device))
         return values
@@ -254,7 +256,7 @@ def link_errors(device):
 class NvidiaEvents:
     """Xid errors, in which the driver reports that something is wrong with a GPU. They are told when they come."""
 
-    columns = []
+    columns = ()
 
     def __init__(self, devices, tell):
         self.devices, self.tell = devices, tell
@@ -280,7 +282,7 @@ class NvidiaEvents:
 class NvidiaProcesses:
     """Processes on the GPUs of the run that are not of the run, each told once."""
 
-    columns = []
+    columns = ()
 
     def __init__(self, devices, wanted, tell):
         self.devices, self.tell = devices, tell
@@ -300,6 +302,7 @@ class NvidiaProcesses:
         return []
 
     def look_at(self, place, pid):
+        """Tell of a process on a GPU, once."""
         if (place, pid) not in self.told and len(self.told) < FEW and not self.run.has(pid):
             self.told.add((place, pid))
             self.tell(event="process", gpu=place, pid=pid, name=name_of(pid), user=owners([str(pid)]).get(str(pid), ""))

@@ -1,7 +1,8 @@
 """The process that samples a node during a run, as its supervisor sees it: when it begins, how it ends, what it leaves.
 
-It is a child of the supervisor and none of the run's processes. It is forked before the start, because a fork at the start would
-delay it, and sleeps until the run has begun. What it reads may hang in a driver, so nothing waits for it longer than `LEAVE_S`.
+It is a child of the supervisor and none of the run's processes. It is forked before the start, because a fork at the start
+would delay it, and sleeps until the run has begun. What it reads may hang in a driver, so nothing waits for it longer than
+`LEAVE_S`.
 """
 
 import contextlib
@@ -22,8 +23,8 @@ SAMPLES = "samples"
 
 
 class Sampler:
-    """The sampling process of one run. ``pid`` is 0 without one. It works on the source of ``noderun.telemetry``, which comes with
-    the order to arm: every other request would have to compile it too."""
+    """The sampling process of one run. ``pid`` is 0 without one. It works on the source of ``noderun.telemetry``, which comes
+    with the order to arm: every other request would have to compile it too."""
 
     def __init__(self):
         self.pid = 0
@@ -59,7 +60,8 @@ class Sampler:
                 os.write(self.bell, word)
 
     def leave(self):
-        """Ask it for a last sample, end it, and move what it wrote to the logs. Return {name: bytes} of that, empty without any."""
+        """Ask it for a last sample, end it, and move what it wrote to the logs. Return {name: bytes} of that, empty without
+        any."""
         self.ring(b"end\n")
         self.end(LEAVE_S)
         target = os.path.join("logs", TELEMETRY)

@@ -1,10 +1,10 @@
-"""What the sampling process of a run does: it reads power, clocks, temperatures, errors, load and traffic of its node, about once a
-second, and writes them as lines of JSON.
+"""What the sampling process of a run does: it reads power, clocks, temperatures, errors, load and traffic of its node, about
+once a second, and writes them as lines of JSON.
 
-The first line says what the columns are; each further line is a row of numbers, null for what was not read this time, or an event.
-Counters grow from an arbitrary start, so that a row that is missing loses nothing. Times are those of the monotonic clock.
-Each source has its own period, which grows with what reading it costs, so that all of them together stay below `SHARE` of a core,
-whatever the machine has. Of a long run every second row is dropped, again and again.
+The first line says what the columns are; each further line is a row of numbers, null for what was not read this time, or an
+event. Counters grow from an arbitrary start, so that a row that is missing loses nothing. Times are those of the monotonic
+clock. Each source has its own period, which grows with what reading it costs, so that all of them together stay below `SHARE`
+of a core, whatever the machine has. Of a long run every second row is dropped, again and again.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import select
 import time
 
 from noderun.amd import AmdGpus
-from noderun.counters import Interfaces, Packages, Ports, PortErrors, Usage
+from noderun.counters import Interfaces, Packages, PortErrors, Ports, Usage
 from noderun.foreign import Foreign
 from noderun.nvml import NvidiaErrors, NvidiaEvents, NvidiaGpus, NvidiaProcesses, nvidia_devices
 
@@ -26,8 +26,8 @@ PR_SET_PDEATHSIG = 1
 
 
 class Source:
-    """One of the things that are sampled: ``read`` returns a value for each of its columns. Read when ``due``, not more often than
-    every ``period_s``, nor so often that it uses more than ``share`` of a core."""
+    """One of the things that are sampled: ``read`` returns a value for each of its columns. Read when ``due``, not more often
+    than every ``period_s``, nor so often that it uses more than ``share`` of a core."""
 
     def __init__(self, readable, period_s, share):
         self.readable = readable
@@ -114,8 +114,8 @@ def sources_of(wanted, describe, tell):
 
 
 def sample_run(wanted, waiting, path):
-    """Sample this node until something is written to, or closes, the pipe ``waiting``. ``wanted`` are the devices of the run, and
-    what tells its processes."""
+    """Sample this node until something is written to, or closes, the pipe ``waiting``. ``wanted`` are the devices of the run,
+    and what tells its processes."""
     die_with_parent()
     with contextlib.suppress(OSError):
         os.nice(10)
@@ -147,7 +147,9 @@ def sample_run(wanted, waiting, path):
             source.due = 0.0  # the last row has everything
     spent_s = time.process_time()
     samples.events = []
-    samples.event(t=round(time.monotonic(), 3), event="end", samples=number, used_s=round(spent_s, 4), seconds=round(now - began, 3))
+    samples.event(
+        t=round(time.monotonic(), 3), event="end", samples=number, used_s=round(spent_s, 4), seconds=round(now - began, 3)
+    )
 
 
 def hears(waiting, seconds):
