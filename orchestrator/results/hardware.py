@@ -180,15 +180,27 @@ def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, mas
 
 
 def unsteady_in(runs: Sequence[RunResult]) -> list[str]:
-    """Return a text on the runs whose window was not steady, with all that was found in the one of them that varied most."""
-    runs_by_variation = {run.step_times.variation: run for run in runs if run.unsteady and run.step_times}
-    if not runs_by_variation:
+    """Return a text on the runs whose window was not steady, or began too early, with all that was found in the one of them
+    that varied most."""
+    affected = [run for run in runs if run.step_times and (run.unsteady or run.begins_too_early)]
+    if not affected:
         return []
-    worst = runs_by_variation[max(runs_by_variation)]
-    texts = "; ".join(worst.unsteady)
+    worst = max(affected, key=lambda run: run.step_times.variation if run.step_times else 0.0)
+    texts = "; ".join([*worst.unsteady, *_too_early(worst)])
     if len(runs) == 1:
         return [f"not steady: {texts}"]
-    return [f"not steady in {sum(bool(run.unsteady) for run in runs)} of {len(runs)} runs; in repeat {worst.repeat}: {texts}"]
+    return [f"not steady in {len(affected)} of {len(runs)} runs; in repeat {worst.repeat}: {texts}"]
+
+
+def _too_early(run: RunResult) -> list[str]:
+    """Return when the steady state of a run began, if its window began before."""
+    if not run.begins_too_early or not run.steady or not run.throughput or not run.spec:
+        return []
+    begin, first = run.steady.first_step, run.throughput.first_step
+    if begin is None:
+        return ["the run reached no steady state: more --steps may be needed"]
+    enough = run.spec.warmup_steps + begin - first
+    return [f"the steady state begins with step {begin}, the window with step {first}: --warmup-steps {enough} or more"]
 
 
 def conditions_of(runs: Iterable[RunResult]) -> list[str]:

@@ -31,7 +31,8 @@ from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
 from orchestrator.results.numbers.resolution import resolution_of_speed
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.steadiness import unsteady
-from orchestrator.results.numbers.tempo import StepTimes, tempo
+from orchestrator.results.numbers.steady_start import steady_start
+from orchestrator.results.numbers.tempo import StepTimes, all_stretches, tempo
 from orchestrator.results.numbers.throughput import (
     Terms,
     disagreement,
@@ -168,6 +169,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         qualifications=tuple(dict.fromkeys(notes)),
         step_times=StepTimes.of(times),
         unsteady=unsteady(window),
+        steady=steady_start(all_stretches(samples, terms)),
         tempo=speeds,
         digests=(
             _digests(records, holders, logs),

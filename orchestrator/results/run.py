@@ -10,6 +10,7 @@ from orchestrator.errors import OrchError
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan import MEASURES, Measure, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, TRAINING
+from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.numbers.tempo import StepTimes, Tempo
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.said import Figure
@@ -41,7 +42,7 @@ class RunResult:
 
     ``spec`` is None if the manifest cannot be read. ``resolution`` is that of its samples/s, as its log prints numbers.
     ``observed`` is what the training program reported at its end, ``step_times`` summarizes the step times in the window,
-    ``unsteady`` is the result of `steadiness.unsteady` for them.
+    ``unsteady`` is the result of `steadiness.unsteady` for them, ``steady`` that of `steady_start` for all steps.
     ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
     ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed,
     ``said`` its program's own figures of some of them, ``planned_units`` their units before its log was read again.
@@ -66,6 +67,7 @@ class RunResult:
     observed: Mapping[str, Any] = field(default_factory=dict)
     step_times: StepTimes | None = None
     unsteady: tuple[str, ...] = ()
+    steady: SteadyStart | None = None
     tempo: Tempo | None = None
     by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     measure: Measure = MEASURES[TRAINING]
@@ -92,6 +94,13 @@ class RunResult:
     def speed(self) -> float | None:
         """Its throughput in the unit of its measure's speed; None without one."""
         return self.throughput.samples_per_s * self._items if self.throughput else None
+
+    @property
+    def begins_too_early(self) -> bool:
+        """Whether its window begins before its steady state, as far as that can be learned from its steps."""
+        if self.throughput is None or self.steady is None:
+            return False
+        return not self.steady.holds_from(self.throughput.first_step)
 
     @property
     def _items(self) -> int:
