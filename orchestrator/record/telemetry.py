@@ -133,8 +133,8 @@ def telemetry_of(data: bytes, host: str) -> Telemetry | None:
         ) if parsed.times else None  # fmt: skip
     except KeyError as error:
         raise _invalid(f"expected {error.args[0]}, it is missing", host, parsed.line) from error
-    except (ValueError, RecursionError) as error:
-        raise _invalid(str(error) or "expected JSON", host, parsed.line) from error
+    except ValueError as error:
+        raise _invalid(str(error), host, parsed.line) from error
 
 
 def too_large(size: int, host: str) -> DataError:
@@ -145,7 +145,7 @@ def too_large(size: int, host: str) -> DataError:
 def _line(line: bytes) -> Any:
     try:
         return json.loads(line.decode("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError("expected JSON") from error
 
 

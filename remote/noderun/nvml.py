@@ -18,6 +18,8 @@ UNCORRECTED, CORRECTED, SINCE_DRIVER_LOADED = 1, 0, 0
 XID = 8
 LINK_ERRORS = (38, 45, 52, 59)
 """NVML_FI_DEV_NVLINK_*_ERROR_COUNT_TOTAL: flits and data with a wrong checksum, replays, recoveries."""
+UNSIGNED = 1
+"""NVML_VALUE_TYPE_UNSIGNED_INT, of four bytes; other counters have eight."""
 FEW = 32
 """Processes of a GPU, and events of one look, that are read."""
 
@@ -246,7 +248,7 @@ def link_errors(device):
     for field, number in zip(fields, LINK_ERRORS):
         field.field = number
     called = device.nvml.call("nvmlDeviceGetFieldValues", device.whole, len(fields), fields)
-    counts = [field.value for field in fields if field.code == 0] if called else []
+    counts = [field.value & (0xFFFFFFFF if field.kind == UNSIGNED else ~0) for field in fields if called and field.code == 0]
     if not counts:
         device.failed.add("nvlink")
         return None

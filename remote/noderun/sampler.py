@@ -16,7 +16,7 @@ from noderun.processes import started
 
 QUIET_S = 0.5
 """After the start nothing is done for so long: all nodes start at one instant, and some of them may be one machine."""
-LEAVE_S = 0.2
+LEAVE_S = 0.5
 MOST_TELEMETRY_BYTES = 4 << 20
 SAMPLES = "samples"
 """What it writes, in the directory of the run: the logs get it at the end, because a long run's samples are thinned out."""

@@ -21,8 +21,8 @@ def telemetry(
 
 
 def gpus(count: int, watts: Callable[[int, float], float] = lambda gpu, at: 600.0, **columns: Column) -> dict[str, Column]:
-    """Return the columns of GPUs whose power is a function of their place and the time; energy is its sum over time from 0 on, in
-    steps of a tenth of a second."""
+    """Return the columns of GPUs whose power is a function of their place and the time; energy is its sum over time from 0
+    on, in steps of a tenth of a second."""
 
     def energy(gpu: int) -> Column:
         return lambda at: sum(watts(gpu, tenth / 10) / 10 for tenth in range(int(at * 10)))

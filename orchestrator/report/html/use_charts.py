@@ -13,6 +13,7 @@ from orchestrator.report.html.axes import WIDTH, columns, new_panels, put_words
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.report.text import one_line
+from orchestrator.results.telemetry.use import CLOCK, HOTTEST
 
 __all__ = ["use"]
 
@@ -46,12 +47,22 @@ def use(turns: Sequence[Turn], prefix: str) -> str:
         for colour, points in of_quantity:
             panel.plot(*columns(points), color=COLOURS[colour], linewidth=thin, alpha=0.8)
         panel.set_xlim(begin - 0.01 * (end - begin), end + 0.01 * (end - begin))
-        panel.set_ylim(0, 1.1 * max(max(value for _, value in points) for _, points in of_quantity) or 1.0)
+        panel.set_ylim(*_limits(quantity, [points for _, points in of_quantity]))
         box = panel.get_position()
         figure.text(0, box.y1 + 4 / (72 * figure.get_figheight()), quantity, va="bottom", fontsize=11)
     put_words(figure, "", below="seconds from the start of the window")
     _name_nodes(figure, hosts, colours)
     return inline(figure, f"How {len(hosts)} nodes were used over time in {len(sampled)} runs: {', '.join(shown)}", prefix)
+
+
+def _limits(quantity: str, lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float]:
+    """Return the ends of the y axis: from 0 on, except for what is never near it and changes by little in the window."""
+    every = [point for points in lines for point in points]
+    values = [value for at, value in every if at >= 0] or [value for _, value in every]
+    low, high = min(values), max(values)
+    if quantity in (CLOCK, HOTTEST) and high > low > 0.5 * high:
+        return low - 0.15 * (high - low), high + 0.15 * (high - low)
+    return 0, 1.1 * max(value for _, value in every) or 1.0
 
 
 def _name_nodes(figure: Figure, hosts: Sequence[str], colours: dict[str, str]) -> None:

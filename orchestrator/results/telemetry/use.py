@@ -12,7 +12,7 @@ from orchestrator.results.numbers.throughput import mean
 from orchestrator.results.telemetry.over_window import Point, grown_by, mean_over, rate_over, readings_in
 from orchestrator.results.values import Value
 
-__all__ = ["REASONS", "GpuUse", "Line", "NodeUse", "RunUse", "node_use", "sampled_values"]
+__all__ = ["CLOCK", "HOTTEST", "REASONS", "GpuUse", "Line", "NodeUse", "RunUse", "node_use", "sampled_values"]
 
 REASONS = {
     0x4: "sw_power_cap",
@@ -22,6 +22,7 @@ REASONS = {
     0x80: "hw_power_brake_slowdown",
 }
 """Bits of nvmlClocksEventReasons, by their names in nvidia-smi's ``clocks_event_reasons_counters``."""
+CLOCK, HOTTEST = "clock of a GPU, MHz", "hottest GPU, °C"
 _MOST_POINTS = 120
 """Of a line of a chart."""
 _ERRORS = {
@@ -177,8 +178,8 @@ def _lines(samples: Telemetry, begin: float, links: Sequence[tuple[str, str]]) -
     traffic = [rates(samples.points(f"{link}.{way}")) for link, _ in links for way in ("received", "sent")]
     quantities = {
         "power of a GPU, W": _combined(power, mean),
-        "clock of a GPU, MHz": _combined([samples.points(f"{gpu}.sm_mhz") for gpu in gpus], mean),
-        "hottest GPU, °C": _combined([samples.points(f"{gpu}.celsius") for gpu in gpus], max),
+        CLOCK: _combined([samples.points(f"{gpu}.sm_mhz") for gpu in gpus], mean),
+        HOTTEST: _combined([samples.points(f"{gpu}.celsius") for gpu in gpus], max),
         "busy processors": rates(samples.points("busy_s")),
         "network, MB/s": [(at, value / 1e6) for at, value in _combined(traffic, sum)],
     }
