@@ -24,6 +24,7 @@ from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.node import Upload
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import run_path
+from orchestrator.plan.payload import telemetry_source
 from orchestrator.plan.render import NodePlan, Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, StartRecord
@@ -175,6 +176,12 @@ class Launch:
             "grace_s": limits.grace_s,
             "output_limit_bytes": limits.output_bytes,
             "owner": {**self.owner, "run_id": self.plan.run_id},
+            "telemetry": limits.telemetry
+            and {
+                "source": telemetry_source().decode(),
+                "device": self.plan.spec.device,
+                "devices": node.slot.devices,
+            },
         }
 
     def _go(self) -> StartRecord | None:

@@ -9,7 +9,8 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Timeouts of a run in seconds, and its limit of output in bytes; `docs/structure.md` says what each one guarantees."""
+    """Timeouts of a run in seconds, its limit of output in bytes, and whether its nodes are sampled; `docs/structure.md` says
+    what each limit guarantees."""
 
     beat_s: float = 0.5
     lost_s: float = 2.9
@@ -22,3 +23,4 @@ class Limits:
     ask_s: float = 20.0
     wait_s: float = 0.0
     output_bytes: int = 1 << 30
+    telemetry: bool = True

@@ -32,6 +32,8 @@ _OF_LANGUAGE_MODELS = (
 )
 """What follows from tokens/s. N, L, d and T are those of `transformer.Transformer`."""
 
+_POWER = Metric("gpu_power", "W", "lower", help="mean power of a GPU of the run over the window")
+_PACKAGE_POWER = Metric("package_power", "W", "lower", help="mean power of the processors of a node over the window")
 _PEAK_MEMORY = Metric("peak_memory", "GiB", "lower", help="largest memory of a rank")
 
 
@@ -40,10 +42,11 @@ class Measure:
     """A kind of measurement.
 
     ``speed``: the throughput of a run that computes samples in steps, None without them, ``derived``: the metrics that follow
-    from it, ``reported``: what its program reports at its end. ``is_diagnosis``: its result is tables and verdicts and no
-    metric, so intervals, comparisons and history do not apply. ``fixed``: choices without meaning for this kind, which users
-    cannot make, and the values that a spec has for them. ``noun`` names in words what is measured. ``gpus``: the default number
-    of ranks per node, None for one per GPU. ``repeats_within``: each run contains its own repeats, so one run is enough.
+    from it, ``reported``: what its program reports at its end, ``sampled``: what follows from samples of its nodes.
+    ``is_diagnosis``: its result is tables and verdicts and no metric, so intervals, comparisons and history do not apply.
+    ``fixed``: choices without meaning for this kind, which users cannot make, and the values that a spec has for them.
+    ``noun`` names in words what is measured. ``gpus``: the default number of ranks per node, None for one per GPU.
+    ``repeats_within``: each run contains its own repeats, so one run is enough.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Measure:
     speed: Metric | None = None
     derived: tuple[Metric, ...] = ()
     reported: tuple[Metric, ...] = ()
+    sampled: tuple[Metric, ...] = ()
     is_diagnosis: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     gpus: int | None = None
@@ -66,13 +70,27 @@ _NO_SAMPLES = {"batch_size": 1, "loader": "none"}
 MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
-        Measure(TRAINING, "training", speed=SAMPLES_PER_S),
+        Measure(
+            TRAINING,
+            "training",
+            speed=SAMPLES_PER_S,
+            sampled=(
+                _POWER,
+                Metric("energy_per_sample", "J", "lower", help="energy of the run's GPUs over the window, over its samples"),
+                _PACKAGE_POWER,
+            ),
+        ),
         Measure(
             LANGUAGE_MODEL,
             "training of a language model",
             speed=TOKENS_PER_S,
             derived=_OF_LANGUAGE_MODELS,
             reported=(_PEAK_MEMORY,),
+            sampled=(
+                _POWER,
+                Metric("energy_per_token", "J", "lower", help="energy of the run's GPUs over the window, over its tokens"),
+                _PACKAGE_POWER,
+            ),
         ),
         Measure("collectives", "collectives", fixed=_NO_SAMPLES),
         Measure("readings", "metrics of its own", fixed=_NO_SAMPLES),
@@ -82,7 +100,7 @@ MEASURES: Mapping[str, Measure] = {
 OWN_METRICS = frozenset(
     metric.name
     for measure in MEASURES.values()
-    for metric in (measure.speed, *measure.derived, *measure.reported)
+    for metric in (measure.speed, *measure.derived, *measure.reported, *measure.sampled)
     if metric is not None
 )
 """Names that no folder can give a metric of its own."""

@@ -27,6 +27,7 @@ __all__ = [
     "rank_source",
     "runner_source",
     "shipped",
+    "telemetry_source",
 ]
 
 SKIPPED = "__pycache__"
@@ -188,6 +189,13 @@ def rank_source() -> bytes:
 def inside_source() -> bytes:
     """Return the source of the program that preflight starts in a container."""
     return bundle(shipped("remote") / "noderun", "inside")
+
+
+@cache
+def telemetry_source() -> bytes:
+    """Return the source of the process that samples a node during a run. It comes with the order to arm, because a request
+    would have to compile it too."""
+    return bundle(shipped("remote") / "noderun", "telemetry")
 
 
 def shipped(name: str) -> Path:

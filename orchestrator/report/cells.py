@@ -191,9 +191,19 @@ def details(row: Row) -> str:
             f"{name} {number(1e3 * seconds)}" for name, seconds in zip(("p50", "p90", "p99"), percentiles, strict=True)
         )
         words.append(f"step time in ms {shown}")
+    words += _steady_words(row)
     if row.per_rank is not None and row.world_size > 1:
         words.append(f"{number(row.per_rank)} {row.unit} per rank")
     return "; ".join(words)
+
+
+def _steady_words(row: Row) -> list[str]:
+    """Return where the steady state of the repeats began: ``steady from step 3 to 11``; empty if that is not known."""
+    starts = [repeat.steady.first_step for repeat in row.repeats if repeat.steady]
+    firsts = sorted(start for start in starts if start is not None)
+    none = [f"no steady state in {len(starts) - len(firsts)} of {len(starts)} runs"] if len(firsts) < len(starts) else []
+    span = " to ".join(str(step) for step in dict.fromkeys((firsts[0], firsts[-1]))) if firsts else ""
+    return [*([f"steady from step {span}"] if span else []), *none]
 
 
 def case(row: Row) -> str:

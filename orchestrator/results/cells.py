@@ -12,6 +12,7 @@ from orchestrator.plan import Measure, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, SPEEDS
 from orchestrator.results.keys import in_order
 from orchestrator.results.numbers.drift import Placed
+from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.numbers.tempo import StepTimes
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
@@ -26,12 +27,15 @@ LENGTH = ("steps", "warmup_steps", "timeout_s")
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The numbers of one good run: its value of the metric, and its step times, None if they are not known."""
+    """The numbers of one good run: its value of the metric, and its step times, None if they are not known; ``steady`` is where
+    its steady state began, None if that is not known, and ``window_is_steady`` whether its window lies in it."""
 
     run_id: str
     repeat: int
     value: float
     step_times: StepTimes | None
+    steady: SteadyStart | None = None
+    window_is_steady: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,17 @@ class Cell:
     @property
     def repeats(self) -> tuple[Repeat, ...]:
         """The numbers of each good run."""
-        return tuple(Repeat(run.run_id, run.repeat, self.numbers[run.run_id], run.step_times) for run in self.with_number)
+        return tuple(
+            Repeat(
+                run.run_id,
+                run.repeat,
+                self.numbers[run.run_id],
+                run.step_times,
+                run.steady,
+                not run.begins_too_early if run.steady else None,
+            )
+            for run in self.with_number
+        )
 
     @property
     def median(self) -> float | None:

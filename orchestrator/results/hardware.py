@@ -6,6 +6,7 @@ The program's own last line takes precedence; facts of preflight fill in what it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.among import characteristics
@@ -14,6 +15,7 @@ from orchestrator.checks.load import WORTH, Load, busy_with_others
 from orchestrator.inventory import fold
 from orchestrator.results.numbers.peaks import MODELS
 from orchestrator.results.run import Lowered, RunResult
+from orchestrator.results.telemetry.doubts import busiest
 
 if TYPE_CHECKING:
     from orchestrator.checks import Check
@@ -77,14 +79,23 @@ def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
     return max(slowest) * 1e9 / 8 if slowest else None
 
 
-def slowed(records: Mapping[str, ExitRecord], window_s: float | None = None) -> dict[str, dict[str, Lowered]]:
+def slowed(
+    records: Mapping[str, ExitRecord],
+    window_s: float | None = None,
+    sampled: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+) -> dict[str, dict[str, Lowered]]:
     """Return by reason and host for which share of the window clocks were lowered, if that may be 5 % of it.
 
     The driver's counters are read at the start and the end of a rank, so it is not known which of the lowered time was in the
-    window: at least what has no room outside of it, at most all. Without a window the shares are those of the rank's life, and
-    equal. Reasons have the names of nvidia-smi's counters.
+    window: at least what has no room outside of it, at most all. On a node that was ``sampled``, the share of the samples in
+    the window is taken instead. Without a window the shares are those of the rank's life, and equal. Reasons have the names
+    of nvidia-smi's counters.
     """
     shares: dict[str, dict[str, Lowered]] = {}
+    for host, by_reason in sampled.items():
+        for name, share in by_reason.items():
+            if share >= _WORTH:
+                shares.setdefault(name, {})[host] = Lowered(share, share, None)
     for host, record in records.items():
         for rank in record.ranks:
             began, ended = rank.started_mono_s, rank.ended_mono_s
@@ -94,9 +105,13 @@ def slowed(records: Mapping[str, ExitRecord], window_s: float | None = None) -> 
             for name in _SLOWDOWNS.keys() & rank.slowed_us.keys():
                 lowered_s = rank.slowed_us[name] * 1e-6
                 most = min(1.0, lowered_s / measured_s)
-                if most >= _WORTH:
+                of_run = min(1.0, lowered_s / (ended - began))
+                if host in sampled:
+                    if known := shares.get(name, {}).get(host):
+                        shares[name][host] = known._replace(of_run=of_run)
+                elif most >= _WORTH:
                     least = max(0.0, lowered_s - (ended - began - measured_s)) / measured_s
-                    shares.setdefault(name, {})[host] = Lowered(min(1.0, least), most, min(1.0, lowered_s / (ended - began)))
+                    shares.setdefault(name, {})[host] = Lowered(min(1.0, least), most, of_run)
     return shares
 
 
@@ -107,11 +122,12 @@ def slowed_in(runs: Sequence[RunResult]) -> list[str]:
         if affected := [run for run in runs if name in run.slowed]:
             worst = [max(run.slowed[name].values(), key=lambda share: share.most) for run in affected]
             reach = _reach(min(share.least for share in worst), max(share.most for share in worst))
-            lives = [share.of_run for share in worst]
-            of = f"the run, {reach} of the measured window" if any(run.throughput for run in affected) else "the run"
+            lives = [share.of_run for share in worst if share.of_run is not None]
+            of_life = [f"{_reach(min(lives), max(lives))} of the run"] if lives else []
+            of_window = [f"{reach} of the measured window"] if any(run.throughput for run in affected) else []
             hosts = fold(sorted(set().union(*(run.slowed[name] for run in affected))))
             counted = f", in {len(affected)} of {len(runs)} runs" if len(runs) > 1 else ""
-            texts.append(f"clocks lowered by {words}: for {_reach(min(lives), max(lives))} of {of} on {hosts}{counted}")
+            texts.append(f"clocks lowered by {words}: for {', '.join(of_life + of_window)} on {hosts}{counted}")
     return texts
 
 
@@ -139,7 +155,8 @@ def loaded_in(runs: Sequence[RunResult]) -> list[str]:
     shares = sorted(max(share.values()) for share in by_run)
     reach = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares[0], shares[-1])))
     counted = f", in {len(by_run)} of {len(runs)} runs" if len(runs) > 1 else ""
-    return [f"other processes used {reach} of the processors of {fold(sorted(set().union(*by_run)))}{counted}"]
+    most = busiest(run.use for run in runs)
+    return [f"other processes used {reach} of the processors of {fold(sorted(set().union(*by_run)))}{most}{counted}"]
 
 
 def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, master_addr: str) -> list[str]:
@@ -163,15 +180,27 @@ def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, mas
 
 
 def unsteady_in(runs: Sequence[RunResult]) -> list[str]:
-    """Return a text on the runs whose window was not steady, with all that was found in the one of them that varied most."""
-    runs_by_variation = {run.step_times.variation: run for run in runs if run.unsteady and run.step_times}
-    if not runs_by_variation:
+    """Return a text on the runs whose window was not steady, or began too early, with all that was found in the one of them
+    that varied most."""
+    affected = [run for run in runs if run.step_times and (run.unsteady or run.begins_too_early)]
+    if not affected:
         return []
-    worst = runs_by_variation[max(runs_by_variation)]
-    texts = "; ".join(worst.unsteady)
+    worst = max(affected, key=lambda run: run.step_times.variation if run.step_times else 0.0)
+    texts = "; ".join([*worst.unsteady, *_too_early(worst)])
     if len(runs) == 1:
         return [f"not steady: {texts}"]
-    return [f"not steady in {sum(bool(run.unsteady) for run in runs)} of {len(runs)} runs; in repeat {worst.repeat}: {texts}"]
+    return [f"not steady in {len(affected)} of {len(runs)} runs; in repeat {worst.repeat}: {texts}"]
+
+
+def _too_early(run: RunResult) -> list[str]:
+    """Return when the steady state of a run began, if its window began before."""
+    if not run.begins_too_early or not run.steady or not run.throughput or not run.spec:
+        return []
+    begin, first = run.steady.first_step, run.throughput.first_step
+    if begin is None:
+        return ["the run reached no steady state: more --steps may be needed"]
+    enough = run.spec.warmup_steps + begin - first
+    return [f"the steady state begins with step {begin}, the window with step {first}: --warmup-steps {enough} or more"]
 
 
 def conditions_of(runs: Iterable[RunResult]) -> list[str]:

@@ -56,7 +56,7 @@ def metrics_of(measure: Measure, grammar: LogGrammar) -> tuple[Metric, ...]:
     """Return what a run measures, as its kind of measurement and the log grammar of its folder declare it."""
     if measure.name == "collectives":
         return collectives.METRICS
-    own = [*([measure.speed] if measure.speed else []), *measure.derived, *measure.reported]
+    own = [*([measure.speed] if measure.speed else []), *measure.derived, *measure.reported, *measure.sampled]
     # What a program says of itself is beside the metric of which it says it.
     ordered = [metric for first in own for metric in (first, *(said for said in grammar.metrics if said.says == first.name))]
     return (*ordered, *(metric for metric in grammar.metrics if metric not in ordered))

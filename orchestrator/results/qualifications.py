@@ -21,6 +21,7 @@ from orchestrator.results.numbers.physics import Measured, findings
 from orchestrator.results.numbers.throughput import mean, spread
 from orchestrator.results.repeats import equal_repeats, repeats_apart, slower_than_wider
 from orchestrator.results.said import doubts_about
+from orchestrator.results.telemetry.doubts import doubts_from
 
 __all__ = ["coarse", "doubts_of", "measured_count", "qualifications_of", "typical_of"]
 
@@ -58,7 +59,8 @@ def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[str], typi
         notes.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
     if cell.spec.device == "cuda":
         notes += conditions_of(cell.good)
-    notes += [*slowed_in(cell.good), *loaded_in(cell.good), *unsteady_in(cell.good)]
+    notes += [*slowed_in(cell.good), *loaded_in(cell.good), *doubts_from([run.use for run in cell.good])]
+    notes += unsteady_in(cell.good)
     notes += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
     return tuple(dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)]))
 

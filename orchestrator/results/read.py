@@ -31,7 +31,8 @@ from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
 from orchestrator.results.numbers.resolution import resolution_of_speed
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.steadiness import unsteady
-from orchestrator.results.numbers.tempo import StepTimes, tempo
+from orchestrator.results.numbers.steady_start import steady_start
+from orchestrator.results.numbers.tempo import StepTimes, all_stretches, tempo
 from orchestrator.results.numbers.throughput import (
     Terms,
     disagreement,
@@ -42,6 +43,9 @@ from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.run import REREAD, RESUME, RETRY, RunResult
 from orchestrator.results.said import Setting, figures
 from orchestrator.results.silent_ranks import verify_ranks_logged
+from orchestrator.results.telemetry.doubts import lowered_by_host
+from orchestrator.results.telemetry.read import WindowTimes, run_use
+from orchestrator.results.telemetry.use import sampled_values
 from orchestrator.results.unmatched import verify_matched
 from orchestrator.results.values import Value
 
@@ -133,10 +137,11 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     if measured.samples != planned_samples:
         raise invalid(f"expected {planned_samples} samples in the window, the log counts {measured.samples}")
     window = window_of(samples, terms)
+    arrivals = next((logs[node.host].arrivals for node in holders), ())
     if not result.simulated:
         notes += quiet(records, spec, observed.get("parameters"), planned.placement.master_addr)
         notes += verify_training(samples, terms)
-        clock = Clock(next((logs[node.host].arrivals for node in holders), ()), _life_s(records[holders[0].host]))
+        clock = Clock(arrivals, _life_s(records[holders[0].host]))
         notes += verify_clock(samples, measured, window, clock, Sizes(spec.nodes, spec.world_size))
     notes += _disagreement(disagreement(samples, terms), measured.samples_per_s)
     printed = {name: finest for log in sampled for name, finest in log.resolution.items()}
@@ -146,7 +151,11 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     if planned.measure.name == LANGUAGE_MODEL:
         derived = language_values(spec, planned.transformer, measured.samples_per_s, known, resolution)
         notes += peak_note(spec, known)
-    values = (*derived, *measured_values(planned, (), by_log))
+    speeds = tempo(samples, terms)
+    times_of_window = WindowTimes(holders[0].host, speeds.clock if speeds and grammar.nodes != "every" else None, arrivals)
+    use, unread = run_use(run, planned, records, measured, window, times_of_window)
+    notes += unread
+    values = (*derived, *measured_values(planned, (), by_log), *sampled_values(use, planned.measure.sampled))
     speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
     times = [line.seconds / line.steps for line in window]
     return replace(
@@ -155,11 +164,13 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         resolution=resolution,
         metric_values=values,
         said=figures(grammar.metrics, values, speed, times, Setting.of(spec, planned.transformer, known)),
-        slowed=slowed(records, measured.seconds),
+        slowed=slowed(records, measured.seconds, lowered_by_host(use)),
+        use=use,
         qualifications=tuple(dict.fromkeys(notes)),
         step_times=StepTimes.of(times),
         unsteady=unsteady(window),
-        tempo=tempo(samples, terms),
+        steady=steady_start(all_stretches(samples, terms)),
+        tempo=speeds,
         digests=(
             _digests(records, holders, logs),
             _digest(f"{seconds:.6f}" for seconds in times),

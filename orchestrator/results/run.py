@@ -10,9 +10,11 @@ from orchestrator.errors import OrchError
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan import MEASURES, Measure, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, TRAINING
+from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.numbers.tempo import StepTimes, Tempo
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.said import Figure
+from orchestrator.results.telemetry.use import RunUse
 from orchestrator.results.values import Value
 
 __all__ = ["NEVER_RUN", "REREAD", "RESUME", "RETRY", "RUNNING", "Lowered", "RunResult"]
@@ -26,11 +28,12 @@ REREAD = "orch summarize --reread"
 
 
 class Lowered(NamedTuple):
-    """For which share clocks were lowered: of the measured window, at least and at most, and of the rank's life."""
+    """For which share clocks were lowered: of the measured window, at least and at most, and of the rank's life, None if its
+    driver does not count."""
 
     least: float
     most: float
-    of_run: float
+    of_run: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +42,16 @@ class RunResult:
 
     ``spec`` is None if the manifest cannot be read. ``resolution`` is that of its samples/s, as its log prints numbers.
     ``observed`` is what the training program reported at its end, ``step_times`` summarizes the step times in the window,
-    ``unsteady`` is the result of `steadiness.unsteady` for them.
+    ``unsteady`` is the result of `steadiness.unsteady` for them, ``steady`` that of `steady_start` for all steps.
     ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
     ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed,
     ``said`` its program's own figures of some of them, ``planned_units`` their units before its log was read again.
     ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
-    results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors. ``digests`` are SHA-256 of the logs
-    with samples and of the step times in the window, to the microsecond; two runs never have an equal one. ``repeated_by`` is
-    the command that makes a run without a number again in the same bench, such as `RESUME`. ``place`` is the run's place in the
-    order in which its bench ran, None for a run of another bench or of none.
+    results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors, ``use`` is what their samples say
+    of the window, None without samples. ``digests`` are SHA-256 of the logs with samples and of the step times in the window,
+    to the microsecond; two runs never have an equal one. ``repeated_by`` is the command that makes a run without a number
+    again in the same bench, such as `RESUME`. ``place`` is the run's place in the order in which its bench ran, None for a
+    run of another bench or of none.
     """
 
     run_id: str
@@ -63,6 +67,7 @@ class RunResult:
     observed: Mapping[str, Any] = field(default_factory=dict)
     step_times: StepTimes | None = None
     unsteady: tuple[str, ...] = ()
+    steady: SteadyStart | None = None
     tempo: Tempo | None = None
     by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     measure: Measure = MEASURES[TRAINING]
@@ -73,6 +78,7 @@ class RunResult:
     readings: tuple[Any, ...] = ()
     slowed: Mapping[str, Mapping[str, Lowered]] = field(default_factory=dict)
     loaded: Mapping[str, float] = field(default_factory=dict)
+    use: RunUse | None = None
     digests: tuple[str, ...] = ()
     repeated_by: str = ""
     place: int | None = None
@@ -88,6 +94,13 @@ class RunResult:
     def speed(self) -> float | None:
         """Its throughput in the unit of its measure's speed; None without one."""
         return self.throughput.samples_per_s * self._items if self.throughput else None
+
+    @property
+    def begins_too_early(self) -> bool:
+        """Whether its window begins before its steady state, as far as that can be learned from its steps."""
+        if self.throughput is None or self.steady is None:
+            return False
+        return not self.steady.holds_from(self.throughput.first_step)
 
     @property
     def _items(self) -> int:

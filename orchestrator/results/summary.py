@@ -16,14 +16,12 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.plan import Skipped
 from orchestrator.plan.baselines import is_baseline
-from orchestrator.plan.measures import SPEEDS
+from orchestrator.plan.measures import OWN_METRICS, SPEEDS
 from orchestrator.plan.spec import skipped_words
 from orchestrator.results.cells import LENGTH, SHAPE, Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
 from orchestrator.results.expectations import Judgement, judged, notes_on
-from orchestrator.results.hardware import (
-    hardware,
-)
+from orchestrator.results.hardware import hardware
 from orchestrator.results.numbers.drift import STEADY, Drift, Estimate, drift_of, typical_ratio
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
 from orchestrator.results.planned import Counts, Planned, counted
@@ -31,6 +29,7 @@ from orchestrator.results.qualifications import coarse, doubts_of, measured_coun
 from orchestrator.results.run import NEVER_RUN, REREAD, RUNNING, RunResult
 from orchestrator.results.series import Group, choice, differing_names, grouped, program_of, series_of
 from orchestrator.results.sheets import content_of, doubts_at
+from orchestrator.results.telemetry.use import RunUse
 from orchestrator.results.values import Key
 
 __all__ = ["Row", "Summary", "lacking", "of_bench", "summarize"]
@@ -45,8 +44,8 @@ class Summary:
     ``sheets`` hold measurements other than training, in order of size. ``runs`` counts the planned runs of the whole bench.
     ``drifts`` are by how much larger each metric of the last run would be than of the first because of the drift that was taken
     out of the typical values, as a fraction. ``of_medians``: speedups are ratios of medians, from which no drift was taken out.
-    ``label`` is the bench's; ``skipped`` are the configurations that it left out as impossible, and ``expected``
-    judges what it was expected to measure."""
+    ``label`` is the bench's; ``skipped`` are the configurations that it left out as impossible, ``expected`` judges what it was
+    expected to measure, and ``uses`` has by run how its nodes were used."""
 
     rows: tuple[Row, ...]
     baseline: Mapping[str, Row]
@@ -58,6 +57,7 @@ class Summary:
     label: str = ""
     skipped: tuple[Skipped, ...] = ()
     expected: tuple[Judgement, ...] = ()
+    uses: Mapping[str, RunUse] = field(default_factory=dict)
 
     def divisor(self, series: str) -> float | None:
         """Return the speed of the baseline of a series that its speedups are divided by, in its unit; None without one."""
@@ -136,7 +136,8 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     own_notes += _drift_notes(cells, drifts, of_medians)
     own_notes += _unprinted(results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values})
     totals = {name: drift.total for name, drift in _by_name(drifts).items()}
-    return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, totals, of_medians)
+    uses = {run.run_id: run.use for run in results if run.use}
+    return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, totals, of_medians, uses=uses)
 
 
 def _places(cells: Sequence[Cell], differing: Sequence[str]) -> dict[int, tuple[int, int]]:
@@ -293,8 +294,7 @@ def _unprinted(results: Sequence[RunResult], measured: Collection[tuple[str, str
     declared: dict[str, dict[str, None]] = {}
     for run in results:
         if run.spec and (run.throughput or run.metric_values):
-            of_kind = {metric.name for metric in (*run.measure.derived, *run.measure.reported)} | set(SPEEDS)
-            names = [metric.name for metric in run.metrics if metric.name not in of_kind]
+            names = [metric.name for metric in run.metrics if metric.name not in OWN_METRICS]
             declared.setdefault(run.spec.framework, {}).update(dict.fromkeys(names))
     missing = {folder: [name for name in names if (folder, name) not in measured] for folder, names in declared.items()}
     return [f"no run has a value of {', '.join(names)}, which {folder} declares" for folder, names in missing.items() if names]

@@ -8,6 +8,8 @@ from noderun.files import NAME, opened
 MAX_FILES = 4096
 SETUP_LOG = "setup.out"
 """What the setup lines of a run print; no line of it is one of the program."""
+TELEMETRY = "telemetry.jsonl"
+"""What a node was sampled to be like during a run; it comes to the logs at the end."""
 
 
 def log_files(directory):
@@ -24,7 +26,7 @@ def log_files(directory):
 
 def in_order(sizes):
     """Return names of logs, first those that every run has: a program that writes many files must not displace them."""
-    return sorted(sizes, key=lambda name: (not name.startswith(("node.", "rank-", SETUP_LOG)), name))
+    return sorted(sizes, key=lambda name: (not name.startswith(("node.", "rank-", SETUP_LOG, TELEMETRY)), name))
 
 
 def within(sizes, budget):

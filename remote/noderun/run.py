@@ -15,6 +15,7 @@ from noderun.logs import MAX_FILES, SETUP_LOG, digests, log_files
 from noderun.meter import Meter
 from noderun.processes import bearers, boot_id, descendants, ending, lives, name_of, send_signal
 from noderun.records import read_record, write_json, write_whole
+from noderun.sampler import Sampler
 from noderun.unverified import write_origin
 
 SCHEMA = 1
@@ -57,6 +58,7 @@ class Run:
         self.hashing = iter(())
         self.closing_told = 0.0
         self.meter = Meter()
+        self.sampler = Sampler()
 
     # -- orders
 
@@ -178,9 +180,8 @@ class Run:
         owned.update(members(self.group))
         if self.order.get("by_marker"):
             owned.update((pid, start) for pid, (start, _) in bearers(self.order["run_id"]).items())
-        for pid in self.container.helpers() if self.container else ():
-            owned.pop(pid, None)
-        return owned
+        apart = {self.sampler.pid, *(self.container.helpers() if self.container else ())}
+        return {pid: start for pid, start in owned.items() if pid not in apart}
 
     def inside(self):
         """Return {pid: start time} of what the launch script has started: of the processes in its container, if it has one."""
@@ -298,6 +299,7 @@ class Run:
         sizes = log_files(".")
         if sum(sizes.values()) > self.order["output_limit_bytes"] and not self.stop_reason:
             self.stop_reason = "output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"]
+        sizes.update(self.sampler.leave())
         code, name = (None, None) if self.main_status is None else ending(self.main_status)
         self.stop_reason = stuck or self.stop_reason
         failed = code != 0 or any(rank.get("code") != 0 for rank in self.ranks.values())

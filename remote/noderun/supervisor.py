@@ -150,6 +150,7 @@ class Supervisor:
         """Take the node, check everything, report armed."""
         self.lock(order["owner"])
         self.run.arm(order)
+        self.run.sampler.prepare(order)
         self.tell("armed", pid=os.getpid(), boot_id=boot_id())
 
     def lock(self, owner):
@@ -182,6 +183,7 @@ class Supervisor:
         self.run.renewed = time.monotonic()
         self.run.go(order.get("at"))
         self.sign("running")
+        self.run.sampler.begin()
 
     def stop(self, order, connection):
         """Stop the run for the given reason."""
@@ -233,6 +235,7 @@ def supervise(directory):
         supervisor.serve()
     except BaseException as error:
         # Whatever went wrong here, a full disk or a bug in this program: no process may keep running without an owner.
+        supervisor.run.sampler.end()
         deadline = time.monotonic() + STUCK_S
         while descendants(os.getpid()) and time.monotonic() < deadline:
             send_signal(supervisor.run.owned(), signal.SIGKILL)

@@ -14,11 +14,11 @@ import pytest
 
 from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.bundle import bundle, parts
-from orchestrator.plan.payload import inside_source, rank_source, runner_source
+from orchestrator.plan.payload import inside_source, rank_source, runner_source, telemetry_source
 from tests.support.machine import old_interpreters, python_name
 
 FOLDER = Path(__file__).parents[2] / "remote" / "noderun"
-BUNDLES = {"serve": runner_source, "rank": rank_source, "inside": inside_source}
+BUNDLES = {"serve": runner_source, "rank": rank_source, "inside": inside_source, "telemetry": telemetry_source}
 
 
 def names_defined(path: Path) -> list[str]:

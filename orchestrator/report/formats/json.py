@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 from orchestrator.results.summary import Summary
+from orchestrator.results.telemetry.use import RunUse
 
 __all__ = ["SCHEMA", "render"]
 
-SCHEMA = 6
+SCHEMA = 7
 """1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of planned runs.
-5: labels, skipped configurations. 6: rows of any metric, each with its unit and key; `speed` is `value`; expectations."""
+5: labels, skipped configurations. 6: rows of any metric, each with its unit and key; `speed` is `value`; expectations.
+7: where the steady state of a repeat began; telemetry of runs."""
 
 
 def render(summary: Summary) -> str:
@@ -34,6 +37,15 @@ def render(summary: Summary) -> str:
         "runs": asdict(summary.runs) if summary.runs else None,
         "skipped": [asdict(one) for one in summary.skipped],
         "expected": [asdict(judgement) for judgement in summary.expected],
+        "telemetry": [{"run_id": run_id, **_telemetry(use)} for run_id, use in summary.uses.items()],
         "notes": list(summary.notes),
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _telemetry(use: RunUse) -> dict[str, Any]:
+    """Return how the nodes of a run were used, without the lines that only a chart needs."""
+    content = asdict(use)
+    for node in content["nodes"]:
+        del node["lines"]
+    return content

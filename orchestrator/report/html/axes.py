@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from orchestrator.report.html.svg import COLOURS
 
-__all__ = ["columns", "new_axes", "put_words", "whole_numbers"]
+__all__ = ["WIDTH", "columns", "new_axes", "new_panels", "put_words", "whole_numbers"]
 
 WIDTH, HEIGHT = 360, 236
 
@@ -18,13 +18,29 @@ WIDTH, HEIGHT = 360, 236
 def new_axes(height: int = HEIGHT) -> tuple[Figure, Axes]:
     """Return a figure of the width of every chart, with its axes."""
     figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
-    box = (58 / WIDTH, 40 / height, (WIDTH - 58 - 10) / WIDTH, (height - 40 - 26) / height)
-    axes = figure.add_axes(box, facecolor="none")
+    return figure, _axes(figure, 40, height - 40 - 26)
+
+
+def new_panels(count: int, height: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure with several axes over one x axis, each of this height with its title, the first one at the top."""
+    whole = 40 + count * height
+    figure = Figure(figsize=(WIDTH / 72, whole / 72), dpi=72, facecolor="none")
+    panels = [_axes(figure, 40 + (count - 1 - place) * height, height - 30) for place in range(count)]
+    for panel in panels:
+        panel.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
+    for panel in panels[:-1]:
+        panel.tick_params(axis="x", labelbottom=False)
+    return figure, panels
+
+
+def _axes(figure: Figure, bottom: float, height: float) -> Axes:
+    whole = 72 * figure.get_figheight()
+    axes = figure.add_axes((58 / WIDTH, bottom / whole, (WIDTH - 58 - 10) / WIDTH, height / whole), facecolor="none")
     axes.tick_params(length=3, width=0.8)
     axes.set_title("", y=1)  # with a fixed position matplotlib need not lay it out around the ticks, which is slow
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    return figure, axes
+    return axes
 
 
 def put_words(figure: Figure, title: str, below: str) -> None:

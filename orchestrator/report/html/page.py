@@ -23,7 +23,7 @@ from orchestrator.inventory import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explain as explanations
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, details, series_tables, sheet_tables
-from orchestrator.report.html import charts, metric_charts
+from orchestrator.report.html import charts, metric_charts, use_charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import drawing
 from orchestrator.report.tables import of_metrics, tables
@@ -201,6 +201,7 @@ def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
         (bool(turns), (charts.repeats, (turns, row, f"{prefix}a-"))),
         (any(turn.result.tempo for turn in turns), (charts.tempo, (turns, f"{prefix}b-"))),
         (any(turn.result.by_rank for turn in turns), (charts.ranks, (turns, f"{prefix}c-"))),
+        (any(turn.result.use for turn in turns), (use_charts.use, (turns, f"{prefix}e-"))),
         (any(turn.account.phases or turn.account.nodes for turn in turns), (charts.timeline, (turns, f"{prefix}d-"))),
     ]
     return [job for applies, job in candidates if applies]

@@ -18,7 +18,7 @@ from itertools import accumulate
 
 from orchestrator.results.numbers.throughput import WORTH, Stretch, mean, median
 
-__all__ = ["slow_steps", "stretch_apart", "trend", "unsteady"]
+__all__ = ["clipped", "correlation", "differences", "mean_square", "slow_steps", "stretch_apart", "trend", "unsteady"]
 
 _NORMAL = 1.4826
 """The standard deviation of normal values over their median absolute deviation."""
@@ -98,10 +98,10 @@ def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
         return None
     width = -(-len(step_times) // _POINTS)
     logs = [math.log(mean(step_times[start : start + width])) for start in range(0, len(step_times), width)]
-    correlated = _correlation(logs)
+    correlated = correlation(logs)
     white = [later - correlated * earlier for earlier, later in zip(logs, logs[1:], strict=False)]
-    noise = math.sqrt(_square(_differences(white, 1)) / 2)
-    beyond, start, stop = _furthest(_clipped(white, noise))
+    noise = math.sqrt(mean_square(differences(white, 1)) / 2)
+    beyond, start, stop = _furthest(clipped(white, noise))
     if beyond <= _BEYOND_CHANCE * noise or not beyond:
         return None
     # The first point has no predecessor and therefore no white value; a stretch from the second on begins with it.
@@ -203,36 +203,37 @@ def _fit(values: Sequence[float], by: Sequence[int]) -> float:
     return across**2 / spread / (math.fsum((value - centre) ** 2 for value in values) or 1.0)
 
 
-def _differences(values: Sequence[float], lag: int) -> list[float]:
+def differences(values: Sequence[float], lag: int) -> list[float]:
+    """Return what each value is larger than the one so many places before."""
     return [later - earlier for earlier, later in zip(values, values[lag:], strict=False)]
 
 
-def _square(differences: Sequence[float]) -> float:
+def mean_square(differences: Sequence[float]) -> float:
     """Return the mean square of differences, each counted with at most 3 standard deviations."""
     limit = (_OUTLIER * _NORMAL * median([abs(value) for value in differences])) ** 2 or math.inf
     return math.fsum(min(value * value, limit) for value in differences) / len(differences)
 
 
-def _correlation(logs: Sequence[float]) -> float:
+def correlation(logs: Sequence[float]) -> float:
     """Return the correlation of neighbours, 0 to 0.9, by which differences over two steps exceed those over one."""
-    near = _differences(logs, 1)
+    near = differences(logs, 1)
     if not median([abs(value) for value in near]):  # mostly equal: a single shift would look like a correlation of 1
         return 0.0
-    return min(_MOST_CORRELATED, max(0.0, _square(_differences(logs, 2)) / _square(near) - 1))
+    return min(_MOST_CORRELATED, max(0.0, mean_square(differences(logs, 2)) / mean_square(near) - 1))
 
 
-def _clipped(values: Sequence[float], noise: float) -> list[float]:
+def clipped(values: Sequence[float], noise: float) -> list[float]:
     """Return the values, each at most 2.5 standard deviations from the median of its neighbourhood of 15."""
     padded = [*reversed(values[:_NEAR]), *values, *reversed(values[-_NEAR:])]
     near = sorted(padded[: 2 * _NEAR + 1])
-    clipped = []
+    within = []
     for place, value in enumerate(values):
         centre, limit = near[_NEAR], _CLIPPED * noise
-        clipped.append(min(centre + limit, max(centre - limit, value)))
+        within.append(min(centre + limit, max(centre - limit, value)))
         if place + 2 * _NEAR + 1 < len(padded):
             near.pop(bisect_left(near, padded[place]))
             insort(near, padded[place + 2 * _NEAR + 1])
-    return clipped
+    return within
 
 
 def _refined(step_times: Sequence[float], first: int, last: int) -> tuple[int, int]:

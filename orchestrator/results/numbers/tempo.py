@@ -16,7 +16,7 @@ from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
 from orchestrator.results.numbers.throughput import Stretch, Terms, deviation, stretches
 
-__all__ = ["StepTimes", "Tempo", "quantiles", "tempo"]
+__all__ = ["StepTimes", "Tempo", "all_stretches", "quantiles", "tempo"]
 
 _POINTS = 300
 """Points per run; more cannot be distinguished in a chart."""
@@ -63,12 +63,7 @@ class StepTimes:
 
 def tempo(samples: Sequence[StepSample], terms: Terms) -> Tempo | None:
     """Return how fast the run was from line to line; None if the lines before the window do not show it."""
-    lines = list({sample.step: sample for sample in samples if sample.step <= terms.steps}.values())  # warm-up may repeat
-    intervals: list[Stretch] = []
-    for start in dict.fromkeys([0, *(line.step for line in lines[:1])]):
-        with suppress(DataError):
-            later = [line for line in lines if line.step > start]
-            intervals = intervals or (stretches(lines, later, replace(terms, warmup_steps=start))[1] if later else [])
+    intervals = all_stretches(samples, terms)
     if not intervals:
         return None
     warmup_steps = terms.warmup_steps
@@ -79,7 +74,20 @@ def tempo(samples: Sequence[StepSample], terms: Terms) -> Tempo | None:
             seconds = math.fsum(interval.seconds for interval in part[begin : begin + width])
             at += seconds
             points.append((at, terms.global_batch * sum(interval.steps for interval in part[begin : begin + width]) / seconds))
-    return Tempo(tuple(points), first_s, next((line.timestamp for line in lines if line.step == warmup_steps), None))
+    clock = {line.step: line.timestamp for line in samples}.get(warmup_steps)
+    return Tempo(tuple(points), first_s, clock)
+
+
+def all_stretches(samples: Sequence[StepSample], terms: Terms) -> list[Stretch]:
+    """Return steps and seconds of each line up to the last step, warm-up included; empty if the lines before the window do not
+    show them."""
+    lines = list({sample.step: sample for sample in samples if sample.step <= terms.steps}.values())  # warm-up may repeat
+    for start in dict.fromkeys([0, *(line.step for line in lines[:1])]):
+        with suppress(DataError):
+            later = [line for line in lines if line.step > start]
+            if later:
+                return stretches(lines, later, replace(terms, warmup_steps=start))[1]
+    return []
 
 
 def quantiles(step_times: Sequence[float]) -> tuple[float, float, float]:

@@ -1,0 +1,155 @@
+"""What the samples of nodes and GPUs give reason to doubt, in words: what else used them, what failed, and what differs.
+
+Each text is about all runs of a configuration. Lowered clocks and load by others are told by `orchestrator.results.hardware`,
+which takes their shares of the window, and the names of what ran, from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.inventory import fold
+from orchestrator.results.numbers.throughput import median
+from orchestrator.results.telemetry.use import NodeUse, RunUse
+
+__all__ = ["busiest", "doubts_from", "drawing_less", "lowered_by_host"]
+
+_APART = 0.1
+"""GPUs of one model that do the same work differ in power by a few percent from each other."""
+_FAR = 5.0
+_NORMAL = 1.4826
+_SHOWN = 4
+_XIDS = {
+    48: "an uncorrected memory error",
+    63: "a remapped row",
+    64: "a row that could not be remapped",
+    74: "an NVLink error",
+    79: "it has fallen off the bus",
+    94: "a contained memory error",
+    95: "an uncontained memory error",
+    119: "a timeout of its firmware",
+    120: "an error of its firmware",
+}
+"""Of NVIDIA's list of Xid errors, those that are about the machine and not the program."""
+
+
+def lowered_by_host(use: RunUse | None) -> dict[str, dict[str, float]]:
+    """Return for which share of the window clocks were lowered, by host and reason, of the GPU of that host that was slowed
+    most. A host whose GPUs do not say is left out."""
+    shares: dict[str, dict[str, float]] = {}
+    for node in use.nodes if use else ():
+        of_gpus = [gpu.lowered for gpu in node.gpus if gpu.lowered]
+        if of_gpus:
+            shares[node.host] = {name: max(of_gpu.get(name, 0.0) for of_gpu in of_gpus) for name in of_gpus[0]}
+    return shares
+
+
+def busiest(uses: Iterable[RunUse | None]) -> str:
+    """Return which process that is not of a run used the processors most: `` (most of it python of bob)``; empty if none is
+    known."""
+    events = [
+        event for use in uses if use for node in use.nodes for event in node.events if event.kind == "busy" and event.cores
+    ]
+    if not events:
+        return ""
+    worst = max(events, key=lambda event: event.cores or 0.0)
+    return f", most of it by {_named(worst.name, worst.user)}"
+
+
+def doubts_from(uses: Sequence[RunUse | None]) -> list[str]:
+    """Return the doubts about the runs of a configuration; each says in how many of them, if not in all."""
+    sampled = [use for use in uses if use]
+    found: dict[str, tuple[set[str], int]] = {}
+    for use in sampled:
+        of_run: dict[str, set[str]] = {}
+        for node in use.nodes:
+            for text in (*_strangers(node), *_failures(node)):
+                of_run.setdefault(text, set()).add(node.host)
+        for text, hosts in of_run.items():
+            before, count = found.get(text, (set(), 0))
+            found[text] = before | hosts, count + 1
+    texts = [f"{text} on {fold(sorted(hosts))}{_counted(count, len(uses))}" for text, (hosts, count) in found.items()]
+    return [*texts, *_less_power(sampled, len(uses))]
+
+
+def _strangers(node: NodeUse) -> list[str]:
+    """Return a text for each kind of process on a GPU of the run that is not of the run."""
+    events = [event for event in node.events if event.kind == "process"]
+    names = dict.fromkeys(_named(event.name, event.user) for event in events)
+    return [f"another process used a GPU of the run: {name}" for name in list(names)[:_SHOWN]]
+
+
+def _failures(node: NodeUse) -> list[str]:
+    texts = [f"errors of a link, {name}" for name in list(node.link_errors)[:_SHOWN]]
+    kinds = dict.fromkeys(kind for gpu in node.gpus for kind in gpu.errors)
+    texts += [f"errors of a GPU's {kind}" for kind in kinds]
+    for event in node.events:
+        if event.kind == "xid":
+            meaning = _XIDS.get(event.code or 0, "")
+            texts.append(f"the driver reported Xid {event.code}{f', {meaning},' if meaning else ''}")
+    return texts
+
+
+def _less_power(uses: Sequence[RunUse], runs: int) -> list[str]:
+    """Return a text for each node that draws less than the others, or else for each GPU, with how much less in the worst
+    run."""
+    nodes: dict[str, list[Less]] = {}
+    gpus: dict[str, list[Less]] = {}
+    for use in uses:
+        powers = {node.host: node.power_w for node in use.nodes if node.power_w is not None}
+        for host, less in drawing_less(powers).items():
+            nodes.setdefault(host, []).append(less)
+        of_gpus = {f"{place}\0{node.host}": gpu.power_w for node in use.nodes for place, gpu in enumerate(node.gpus)}
+        alike = len({gpu.name for node in use.nodes for gpu in node.gpus}) == 1
+        for name, less in drawing_less({key: watts for key, watts in of_gpus.items() if watts} if alike else {}).items():
+            gpus.setdefault(name, []).append(less)
+    found = [(f"the GPUs of {host} draw", cases) for host, cases in nodes.items()]
+    for name, cases in gpus.items():
+        place, _, host = name.partition("\0")
+        if host not in nodes:
+            found.append((f"GPU {place} of {host} draws", cases))
+    texts = []
+    for words, cases in found[:_SHOWN]:
+        worst = min(cases, key=lambda less: less.watts / less.usual)
+        share = f"{1 - worst.watts / worst.usual:.0%} less than the others"
+        texts.append(f"{words} {share}: {worst.watts:.0f} W, they {worst.usual:.0f} W{_counted(len(cases), runs)}")
+    return texts
+
+
+@dataclass(frozen=True, slots=True)
+class Less:
+    """A power (W) that is lower than that of its peers, and the median of these."""
+
+    watts: float
+    usual: float
+
+
+def drawing_less(powers: Mapping[str, float]) -> dict[str, Less]:
+    """Return which of several nodes or GPUs of one run draw far less than the others, by name.
+
+    Far is 10 % below the median of the others, and with three others or more also 5 standard deviations below it, where the
+    deviation is that of the median absolute deviation of the others (F. R. Hampel, "The influence curve and its role in robust
+    estimation", JASA 69, 1974). That a node draws more is no doubt about it: then the others draw less.
+
+    >>> drawing_less({"node1": 640.0, "node2": 655.0, "node3": 531.0, "node4": 648.0})
+    {'node3': Less(watts=531.0, usual=648.0)}
+    """
+    less = {}
+    for name, watts in powers.items():
+        others = [other for other_name, other in powers.items() if other_name != name]
+        if not others:
+            continue
+        usual = median(others)
+        scatter = _NORMAL * median([abs(other - usual) for other in others]) if len(others) > 2 else 0.0
+        if watts < usual - max(_APART * usual, _FAR * scatter):
+            less[name] = Less(watts, usual)
+    return less
+
+
+def _named(name: str, user: str) -> str:
+    return f"{name or 'a process'} of {user}" if user else name or "a process"
+
+
+def _counted(count: int, runs: int) -> str:
+    return f", in {count} of {runs} runs" if runs > 1 else ""

@@ -1,0 +1,207 @@
+"""How the nodes and GPUs of a run were used over its measured window, from their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from orchestrator.logs.metrics import Metric
+from orchestrator.record.telemetry import Event, Gpu, Telemetry
+from orchestrator.results.numbers.throughput import mean
+from orchestrator.results.telemetry.over_window import Point, grown_by, mean_over, rate_over, readings_in
+from orchestrator.results.values import Value
+
+__all__ = ["CLOCK", "HOTTEST", "REASONS", "GpuUse", "Line", "NodeUse", "RunUse", "node_use", "sampled_values"]
+
+REASONS = {
+    0x4: "sw_power_cap",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+}
+"""Bits of nvmlClocksEventReasons, by their names in nvidia-smi's ``clocks_event_reasons_counters``."""
+CLOCK, HOTTEST = "clock of a GPU, MHz", "hottest GPU, °C"
+_MOST_POINTS = 120
+"""Of a line of a chart."""
+_ERRORS = {
+    "ecc_uncorrected": "memory, not corrected",
+    "ecc_corrected": "memory, corrected",
+    "pcie_replays": "PCIe",
+    "nvlink_errors": "NVLink",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """A GPU over the window. Means of power (W), of the share of time in which a kernel ran (%), of the clock of its
+    multiprocessors (MHz); its highest temperature (°C) and memory in use (bytes); None for what is not known. ``lowered``: for
+    which share of the samples clocks were lowered, by reason. ``errors`` that its counters grew by, by kind, without zeros.
+    ``energy_is_counted``: its power is that of the driver's counter of energy, not a mean of readings."""
+
+    name: str
+    uuid: str
+    shared: bool
+    power_w: float | None
+    energy_is_counted: bool
+    used_percent: float | None
+    sm_mhz: float | None
+    most_mhz: float | None
+    celsius: float | None
+    memory_bytes: float | None
+    lowered: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a chart shows of a node: ``points`` are (seconds from the start of the window, value), of all its GPUs together."""
+
+    quantity: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """A node over the window: ``processors`` of which the share ``busy`` was busy, and ``foreign_cores`` of them with
+    processes that are not of the run; watts of its processors' packages; bytes per second received and sent over its network
+    cards and ports; ``link_errors`` by card or port, without zeros; None for what is not known. ``events`` up to the end of
+    the window. ``samples``: how many rows lie in it. ``cost``: share of one processor that sampling used."""
+
+    host: str
+    samples: int
+    processors: int
+    gpus: tuple[GpuUse, ...]
+    busy: float | None
+    foreign_cores: float | None
+    packages_w: float | None
+    packages: tuple[str, ...]
+    received_bytes_per_s: float | None
+    sent_bytes_per_s: float | None
+    link_errors: Mapping[str, int]
+    events: tuple[Event, ...]
+    cost: float | None
+    lines: tuple[Line, ...] = field(default=(), repr=False)
+
+    @property
+    def power_w(self) -> float | None:
+        """The mean power of its GPUs; None if that of any is not known, or shared with others."""
+        powers = [gpu.power_w for gpu in self.gpus if gpu.power_w is not None and not gpu.shared]
+        return mean(powers) if powers and len(powers) == len(self.gpus) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunUse:
+    """The nodes of a run over its window of ``seconds``, in order of node_rank; those without samples are left out.
+    ``energy_per_sample`` in J, of the GPUs of the run alone; per token of a language model."""
+
+    seconds: float
+    nodes: tuple[NodeUse, ...]
+    gpu_power_w: float | None = None
+    energy_per_sample: float | None = None
+    packages_w: float | None = None
+
+
+def sampled_values(use: RunUse | None, metrics: Sequence[Metric]) -> tuple[Value, ...]:
+    """Return the values of a run that follow from samples, in the order of the ``sampled`` metrics of its measure; those that
+    are not known are left out."""
+    known = (use.gpu_power_w, use.energy_per_sample, use.packages_w) if use else ()
+    return tuple(
+        Value(metric.name, (), number)
+        for metric, number in zip(metrics, known, strict=False)
+        if number is not None and number > 0
+    )
+
+
+def node_use(host: str, samples: Telemetry, begin: float, end: float) -> NodeUse:
+    """Return how a node was used from ``begin`` to ``end``, seconds of its clock."""
+    busy = rate_over(samples.points("busy_s"), begin, end)
+    links = [("net", samples.interfaces), ("port", samples.ports)]
+    names = [(f"{kind}{place}", name) for kind, of_kind in links for place, name in enumerate(of_kind)]
+    rates = {
+        way: [rate for link, _ in names if (rate := rate_over(samples.points(f"{link}.{way}"), begin, end)) is not None]
+        for way in ("received", "sent")
+    }
+    errors = {name: int(grown_by(samples.points(f"{link}.errors"), begin, end)) for link, name in names}
+    return NodeUse(
+        host=host,
+        samples=sum(begin <= at <= end for at in samples.times),
+        processors=samples.processors,
+        gpus=tuple(_gpu_use(samples, place, gpu, begin, end) for place, gpu in enumerate(samples.gpus)),
+        busy=None if busy is None or samples.processors < 1 else min(1.0, busy / samples.processors),
+        foreign_cores=rate_over(samples.points("foreign_s"), begin, end),
+        packages_w=rate_over(samples.points("package_j"), begin, end),
+        packages=samples.packages,
+        received_bytes_per_s=sum(rates["received"]) if rates["received"] else None,
+        sent_bytes_per_s=sum(rates["sent"]) if rates["sent"] else None,
+        link_errors={name: count for name, count in errors.items() if count},
+        events=tuple(event for event in samples.events if event.at_s <= end),
+        cost=samples.cost,
+        lines=tuple(_lines(samples, begin, names)),
+    )
+
+
+def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float) -> GpuUse:
+    def points(word: str) -> list[Point]:
+        return samples.points(f"gpu{place}.{word}")
+
+    def highest(word: str) -> float | None:
+        return max(readings_in(points(word), begin, end), default=None)
+
+    counted = rate_over(points("energy_j"), begin, end)
+    reasons = [int(bits) for bits in readings_in(points("reasons"), begin, end)]
+    lowered = {name: sum(bool(bits & bit) for bits in reasons) / len(reasons) for bit, name in REASONS.items() if reasons}
+    errors = {words: int(grown_by(points(word), begin, end)) for word, words in _ERRORS.items()}
+    return GpuUse(
+        name=gpu.name,
+        uuid=gpu.uuid,
+        shared=gpu.shared,
+        power_w=counted if counted is not None else mean_over(points("power_w"), begin, end),
+        energy_is_counted=counted is not None,
+        used_percent=mean_over(points("used_percent"), begin, end),
+        sm_mhz=mean_over(points("sm_mhz"), begin, end),
+        most_mhz=gpu.most_mhz,
+        celsius=highest("celsius"),
+        memory_bytes=highest("memory_bytes"),
+        lowered=lowered,
+        errors={words: count for words, count in errors.items() if count},
+    )
+
+
+# -- for charts
+
+
+def _lines(samples: Telemetry, begin: float, links: Sequence[tuple[str, str]]) -> list[Line]:
+    gpus = [f"gpu{place}" for place in range(len(samples.gpus))]
+    power = [rates(samples.points(f"{gpu}.energy_j")) or samples.points(f"{gpu}.power_w") for gpu in gpus]
+    traffic = [rates(samples.points(f"{link}.{way}")) for link, _ in links for way in ("received", "sent")]
+    quantities = {
+        "power of a GPU, W": _combined(power, mean),
+        CLOCK: _combined([samples.points(f"{gpu}.sm_mhz") for gpu in gpus], mean),
+        HOTTEST: _combined([samples.points(f"{gpu}.celsius") for gpu in gpus], max),
+        "busy processors": rates(samples.points("busy_s")),
+        "network, MB/s": [(at, value / 1e6) for at, value in _combined(traffic, sum)],
+    }
+    return [
+        Line(quantity, tuple((at - begin, value) for at, value in points[:: -(-len(points) // _MOST_POINTS)]))
+        for quantity, points in quantities.items()
+        if len(points) > 1
+    ]
+
+
+def rates(points: Sequence[Point]) -> list[Point]:
+    """Return the rate of a counter between each two samples, at the middle of the two.
+
+    >>> rates([(0.0, 10.0), (2.0, 30.0)])
+    [(1.0, 10.0)]
+    """
+    return [((a + b) / 2, (y - x) / (b - a)) for (a, x), (b, y) in pairwise(points) if y >= x]
+
+
+def _combined(series: Sequence[Sequence[Point]], how: Callable[[list[float]], float]) -> list[Point]:
+    """Return the values of several series at the times that all of them have."""
+    if not series:
+        return []
+    by_time = [dict(points) for points in series]
+    return [(at, how([values[at] for values in by_time])) for at, _ in series[0] if all(at in values for values in by_time)]
