@@ -192,7 +192,10 @@ def visible_devices(job: Job) -> dict[str, str]:
         "--chdir=/",
         "--export=PATH",
     ]
-    text = call([*argv, "sh", "-c", 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:-}"'], environment=submitter(os.environ))
+    text = call(
+        [*argv, "sh", "-c", 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:-${ROCR_VISIBLE_DEVICES:-}}"'],
+        environment=submitter(os.environ),
+    )
     return {words[0]: words[1] for line in text.splitlines() if len(words := line.split()) == 2}
 
 

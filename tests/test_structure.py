@@ -52,7 +52,7 @@ DOORS = {
         "published/language_doubts published/nearest published/reference published/rules published/schema "
         "published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
-    "checks": "among check differences facts gpus judge load",
+    "checks": "among check differences facts gpu_states gpus judge load",
     "cli": "process",
     "controller": "controller earlier events peer stopping",
     "inventory": "allocation containers devices fields json_schema reserved secrets values versions",

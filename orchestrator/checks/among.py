@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.gpu_states import gpu_states
 from orchestrator.checks.network import training_interface
-from orchestrator.checks.nvidia_smi import gpu_states, pairs
+from orchestrator.checks.nvidia_smi import pairs
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import fold
 
@@ -123,5 +124,7 @@ _OF_GPUS = (
     ("driver", "driver", ""),
     ("ECC", "ecc", ""),
     ("MIG", "mig", ""),
+    ("partition", "partition", ""),
+    ("memory partition", "memory_partition", ""),
     ("power limit", "power_limit_w", " W"),
 )

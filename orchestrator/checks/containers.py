@@ -48,9 +48,12 @@ def _given(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -
     """Return a check if devices of the node are missing inside."""
     devices = container.get("devices")
     devices = devices if isinstance(devices, Mapping) else {}
-    gpus, inside = facts.get("gpus"), number(devices.get("nvidia"))
+    is_amd = "gpu_tool" in facts
+    gpus, inside = facts.get("gpus"), number(devices.get("amd" if is_amd else "nvidia"))
     if host.device == "cuda" and isinstance(gpus, list) and inside < len(gpus):
         hint = "install the NVIDIA container toolkit on the node, or list devices: of container:"
+        if is_amd:
+            hint = "set gpus: false and devices: [/dev/kfd, /dev/dri] of container:, or options: [--rocm] for apptainer"
         return failed(host.name, "container", f"{inside:.0f} GPUs inside", f"{len(gpus)} GPUs", hint)
     if facts.get("infiniband_gbit") and not devices.get("infiniband"):
         hint = "add /dev/infiniband to devices: of container:; NCCL falls back to sockets without it"

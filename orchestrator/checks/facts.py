@@ -1,7 +1,8 @@
 """The facts of a node in the form that checks and the manifest use, from what the node runner sends.
 
-The runner sends the output of nvidia-smi, the driver's lines in the kernel log and the files of the InfiniBand devices unparsed
-and packed. Parsing them on the controller keeps the runner small, and lets tests run on the output of many machines.
+The runner sends the output of nvidia-smi or of AMD's, the driver's lines in the kernel log and the files of the InfiniBand
+devices unparsed and packed. Parsing them on the controller keeps the runner small, and lets tests run on the output of many
+machines.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.checks import nvidia_smi
+from orchestrator.checks import amd_smi, nvidia_smi
+from orchestrator.checks.gpu_states import gpu_states, selected
 
 __all__ = ["infiniband_gbit", "ports_of", "told_facts", "unpacked"]
 
@@ -37,8 +39,8 @@ def unpacked(packed: Any) -> dict[str, Any]:
 
 
 def told_facts(raw: Mapping[str, Any], devices: str | None = None) -> dict[str, Any]:
-    """Return the facts parsed from the output of nvidia-smi, driver, kernel and devices. ``devices``: the GPUs that runs use,
-    in the format of CUDA_VISIBLE_DEVICES; the facts are about these, or about all for None."""
+    """Return the facts parsed from the output of nvidia-smi or AMD's, driver, kernel and devices. ``devices``: the GPUs that
+    runs use, in the format of CUDA_VISIBLE_DEVICES; the facts are about these, or about all for None."""
     ports = ports_of(raw.get("infiniband") or ())
     facts: dict[str, Any] = {
         "gpus": None,
@@ -49,14 +51,17 @@ def told_facts(raw: Mapping[str, Any], devices: str | None = None) -> dict[str, 
     }
     if (smi := raw.get("smi")) is not None:
         facts |= _gpus(smi, raw.get("owners") or {})
+    elif raw.get("amd_static") is not None or raw.get("rocm") is not None:
+        facts |= _amd_gpus(raw, raw.get("owners") or {})
     matrix = raw.get("topology")
     if isinstance(matrix, Mapping) and matrix.get("code") == 0 and (links := nvidia_smi.topology(str(matrix.get("text")))):
         facts["topology"] = links
-    bus_ids = [str(gpu.get("bus_id", "")) for gpu in nvidia_smi.gpu_states(facts)]
+    bus_ids = [str(gpu.get("bus_id", "")) for gpu in gpu_states(facts)]
     log = raw.get("kernel_log")
     log = log if isinstance(log, Mapping) else {"closed": "not asked"}
-    facts["xids"] = nvidia_smi.xids(log["lines"], bus_ids) if "lines" in log else f"not readable: {log.get('closed')}"
-    return facts if devices is None else nvidia_smi.selected(facts, devices)
+    if "gpu_tool" not in facts:  # an Xid is an error of NVIDIA's driver
+        facts["xids"] = nvidia_smi.xids(log["lines"], bus_ids) if "lines" in log else f"not readable: {log.get('closed')}"
+    return facts if devices is None else selected(facts, devices)
 
 
 def _gpus(smi: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
@@ -70,6 +75,32 @@ def _gpus(smi: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
         return nvidia_smi.gpu_facts(text, owners)
     except ValueError as error:
         return {"gpus": f"nvidia-smi -q -x wrote unexpected output: {error}"[:400]}
+
+
+def _amd_gpus(raw: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
+    """Return the facts of AMD's GPUs, from amd-smi if it answered, else from rocm-smi; ``gpus`` is the reason if neither did.
+
+    amd-smi may end with 0 where it could not read the driver ("Invalid platform"), so its text decides.
+    """
+    answers = {
+        name: raw[name] for name in ("amd_static", "amd_metric", "amd_process", "rocm") if isinstance(raw.get(name), Mapping)
+    }
+    texts = {name: str(answer.get("text")) for name, answer in answers.items() if answer.get("code") == 0}
+    reasons = []
+    for tool, name in (("amd-smi", "amd_static"), ("rocm-smi", "rocm")):
+        try:
+            if name in texts and tool == "rocm-smi":
+                return amd_smi.rocm_gpu_facts(texts[name], owners)
+            if name in texts:
+                return amd_smi.amd_gpu_facts(texts[name], texts.get("amd_metric", ""), texts.get("amd_process", ""), owners)
+        except ValueError as error:
+            reasons.append(f"{tool} wrote unexpected output: {error}: {texts[name].strip()[:100]}")
+            continue
+        if name in answers:
+            code, text = answers[name].get("code"), str(answers[name].get("text")).strip()
+            silent = f"{tool} did not answer in 10 s" if code is None else f"{tool} ended with {code}"
+            reasons.append(silent if code is None or not text else f"{tool}: {text[-300:]}")
+    return {"gpus": "; ".join(reasons)[:400], "gpu_tool": "amd-smi"}
 
 
 def ports_of(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

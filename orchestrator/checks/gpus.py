@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
-from orchestrator.checks.nvidia_smi import gpu_states, pairs
+from orchestrator.checks.gpu_states import UNKNOWN_GPU, gpu_states, is_partition
+from orchestrator.checks.nvidia_smi import pairs
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
 
@@ -54,14 +55,20 @@ def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
     if not isinstance(gpus, list):
         hint = "install the driver, or set gpus: 0 and slots: in the inventory to measure the CPU"
         if gpus:
-            hint = "nvidia-smi must succeed on the node: check dmesg, reload the driver or restart the machine"
-        return failed(host.name, "gpus", str(gpus or "no nvidia-smi"), expected, hint)
+            hint = f"{_tool(facts)} must succeed on the node: check dmesg, reload the driver or restart the machine"
+        return failed(host.name, "gpus", str(gpus or "no nvidia-smi, amd-smi or rocm-smi"), expected, hint)
     if facts.get("instances", len(gpus)) < (1 if required is None else required):
-        hint = "correct gpus: in the inventory, or check nvidia-smi -L and dmesg on the node"
+        listing = "nvidia-smi -L" if "gpu_tool" not in facts else _tool(facts)
+        hint = f"correct gpus: in the inventory, or check {listing} and dmesg on the node"
         listed = f" in vars.cuda_visible_devices {facts['devices']}" if "devices" in facts else ""
         return failed(host.name, "gpus", f"{len(gpus)} GPUs{listed}", expected, hint)
     models = sorted({f"{gpu['name']}{_memory(gpu)}, driver {gpu['driver']}" for gpu in gpus})
     return ok(host.name, "gpus", f"{len(gpus)} x {', '.join(models)}")
+
+
+def _tool(facts: Mapping[str, Any]) -> str:
+    """Return the program that told the facts of the GPUs."""
+    return str(facts.get("gpu_tool", "nvidia-smi"))
 
 
 def _memory(gpu: Mapping[str, Any]) -> str:
@@ -92,8 +99,9 @@ def _idle(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
         )
         for process in processes
     )
-    rest = busy - {str(process.get("gpu")) for process in processes}
-    users += _folded(("memory or time used by processes that nvidia-smi does not list", gpu) for gpu in rest)
+    known = {str(process.get("gpu")) for process in processes}
+    rest = set() if UNKNOWN_GPU in known else busy - known
+    users += _folded((f"memory or time used by processes that {_tool(facts)} does not list", gpu) for gpu in rest)
     hint = "wait for it to end, or choose other nodes; a number measured while other work runs means little"
     return warning(host, "idle", "; ".join(users), "idle GPUs", hint)
 
@@ -103,7 +111,10 @@ def _folded(texts: Iterable[tuple[str, str]]) -> list[str]:
     by_text: dict[str, list[str]] = {}
     for text, gpu in texts:
         by_text.setdefault(text, []).append(gpu)
-    return [f"GPU {','.join(sorted(set(gpus), key=lambda gpu: (len(gpu), gpu)))}: {text}" for text, gpus in by_text.items()]
+    return [
+        text if UNKNOWN_GPU in gpus else f"GPU {','.join(sorted(set(gpus), key=lambda gpu: (len(gpu), gpu)))}: {text}"
+        for text, gpus in by_text.items()
+    ]
 
 
 def _per_gpu(gpus: Sequence[Mapping[str, Any]], describe: Callable[[Mapping[str, Any]], str]) -> str:
@@ -130,7 +141,8 @@ def _ecc(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any])
         return warning(host, "ecc", bad, "no uncorrected errors, nothing pending", "reset this GPU or restart the machine")
     modes = sorted({str(gpu["ecc"]) for gpu in gpus if gpu.get("ecc")})
     if len(modes) > 1:
-        return warning(host, "ecc", "on for some GPUs and off for others", "the same for all", "set it with nvidia-smi -e 1")
+        hint = "set it with nvidia-smi -e 1" if "gpu_tool" not in facts else "compare amd-smi static --ras of these GPUs"
+        return warning(host, "ecc", "on for some GPUs and off for others", "the same for all", hint)
     if not modes:
         return None
     ever = sum(int(number(gpu.get("ecc_ever"))) for gpu in gpus)
@@ -200,7 +212,12 @@ def _modes(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         return failed(host, "modes", bad, "compute mode Default", "set it with nvidia-smi -c 0, as root")
     if bad := _per_gpu(gpus, lambda gpu: "MIG is on" if gpu.get("mig") == "Enabled" else ""):
         return warning(host, "modes", bad, "whole GPUs", "ranks get slices of a GPU; disable it with nvidia-smi -mig 0 as root")
+    if bad := _per_gpu(gpus, lambda gpu: f"in partitions ({gpu['partition']})" if is_partition(gpu) else ""):
+        hint = "ranks get parts of a GPU; amd-smi set --compute-partition SPX, as root, makes it one device"
+        return warning(host, "modes", bad, "whole GPUs (SPX)", hint)
     modes = {f"compute mode {gpu['compute_mode']}" for gpu in gpus if gpu.get("compute_mode")}
+    modes |= {f"partition {gpu['partition']}" for gpu in gpus if gpu.get("partition")}
+    modes |= {f"memory partition {gpu['memory_partition']}" for gpu in gpus if gpu.get("memory_partition")}
     held = {f"persistence {str(gpu['persistence']).lower()}" for gpu in gpus if gpu.get("persistence")}
     return ok(host, "modes", ", ".join([*sorted(modes), *sorted(held)])) if modes or held else None
 

@@ -132,8 +132,16 @@ def _name(port: Mapping[str, Any]) -> str:
 
 
 def _gdr(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    """Check that GPUs and network cards exchange data directly: by nvidia-peermem, or DMA-BUF (Linux 5.12, open driver)."""
-    if not facts.get("infiniband_gbit") or not isinstance(facts.get("gpus"), list) or "peermem" not in facts:
+    """Check that GPUs and network cards exchange data directly: by nvidia-peermem, or DMA-BUF (Linux 5.12, open driver).
+
+    AMD's driver has what RCCL needs for that built in, and no module shows whether it works.
+    """
+    if (
+        "gpu_tool" in facts
+        or not facts.get("infiniband_gbit")
+        or not isinstance(facts.get("gpus"), list)
+        or "peermem" not in facts
+    ):
         return None
     if facts["peermem"]:
         return ok(host.name, "gdr", "nvidia-peermem is loaded")

@@ -16,7 +16,9 @@ from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
 
-__all__ = ["gpu_facts", "gpu_states", "pairs", "selected", "topology", "xids"]
+from orchestrator.checks.gpu_states import MOST_PROCESSES, columns
+
+__all__ = ["gpu_facts", "pairs", "topology", "xids"]
 
 _NOTHING = {"", "N/A", "[N/A]", "None", "Not Supported", "Unknown Error", "Requested functionality has been deprecated"}
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -25,7 +27,6 @@ _LINK = re.compile(r"X|NV\d+|[A-Z]{3,4}")
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+),?\s*(.*)")
 _IDLE = {"gpu_idle", "applications_clocks_setting", "display_clocks_setting"}
 """Reasons for clocks below the maximum that are harmless."""
-_MAX_PROCESSES = 32
 
 
 def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -60,65 +61,10 @@ def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, A
     processes = [process for index, node in enumerate(nodes) for process in _processes(str(index), node, owners or {})]
     return {
         "gpus": gpus,
-        "gpu": _columns([_state(node) for node in nodes]),
+        "gpu": columns([_state(node) for node in nodes]),
         "cuda_driver": _text(root, "cuda_version"),
-        "gpu_processes": processes[:_MAX_PROCESSES],
+        "gpu_processes": processes[:MOST_PROCESSES],
     }
-
-
-def gpu_states(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return an entry for each GPU of a machine with all its values; empty if the facts have no GPUs."""
-    gpus, columns = facts.get("gpus"), facts.get("gpu")
-    if not isinstance(gpus, (list, tuple)) or not all(isinstance(gpu, Mapping) for gpu in gpus):
-        return []
-    states = [{"index": str(at), **gpu} for at, gpu in enumerate(gpus)]
-    for name, values in columns.items() if isinstance(columns, Mapping) else ():
-        per_gpu = values if isinstance(values, (list, tuple)) else [values] * len(states)
-        for state, value in zip(states, per_gpu, strict=False):
-            if value is not None:
-                state[str(name)] = value
-    return states
-
-
-def selected(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
-    """Return a machine's facts with only the GPUs that ``devices`` lists in the format of CUDA_VISIBLE_DEVICES, by index or by
-    the start of their UUID. A MIG instance (``MIG-…``) is in no list of GPUs: with one of these the facts of all GPUs stay, and
-    ``instances`` is the number of listed devices.
-
-    >>> facts = {"gpus": [{"index": "0"}, {"index": "1"}], "gpu": {"uuid": ["GPU-a", "GPU-b"], "ecc": "Enabled"}}
-    >>> selected(facts, "GPU-b")
-    {'gpus': [{'index': '1'}], 'gpu': {'uuid': ['GPU-b'], 'ecc': 'Enabled'}, 'devices': 'GPU-b'}
-    """
-    states, names = gpu_states(facts), [name.strip() for name in devices.split(",") if name.strip()]
-    if not states:
-        return dict(facts)
-    if any(name.startswith("MIG-") for name in names):
-        return {**facts, "devices": devices, "instances": len(names)}
-
-    def places(name: str) -> list[int]:
-        if name.isdigit():
-            return [int(name)] if int(name) < len(states) else []
-        return [at for at, state in enumerate(states) if str(state.get("uuid", "")).startswith(name)]
-
-    kept = list(dict.fromkeys(place for name in names for place in places(name)))
-    indexes = {str(place) for place in kept}
-    columns = facts.get("gpu")
-    result = {**facts, "gpus": [facts["gpus"][place] for place in kept], "devices": devices}
-    if isinstance(columns, Mapping):
-        # A value that all GPUs share is not in a list.
-        result["gpu"] = {
-            name: [values[place] for place in kept] if isinstance(values, (list, tuple)) else values
-            for name, values in columns.items()
-        }
-    if isinstance(processes := facts.get("gpu_processes"), (list, tuple)):
-        result["gpu_processes"] = [process for process in processes if str(process.get("gpu")) in indexes]
-    if isinstance(matrix := facts.get("topology"), Mapping):
-        rows = {name: row for name, row in matrix["links"].items() if name.removeprefix("GPU") in indexes}
-        result["topology"] = {**matrix, "links": rows}
-    if isinstance(errors := facts.get("xids"), (list, tuple)):
-        others = {str(at) for at in range(len(states))} - indexes
-        result["xids"] = [error for error in errors if str(error.get("gpu")) not in others]
-    return result
 
 
 def topology(text: str) -> dict[str, Any] | None:
@@ -273,13 +219,3 @@ def _processes(index: str, node: ElementTree.Element, owners: Mapping[str, str])
             used = _number(process, "used_memory")
             processes.append({"gpu": index, "pid": pid, "user": owners.get(pid), "name": name, "used_mib": used})
     return processes
-
-
-def _columns(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the values of all entries by name: one value if all are equal, else a list. Names without a value are left out."""
-    columns: dict[str, Any] = {}
-    for name in entries[0] if entries else ():
-        values = [entry[name] for entry in entries]
-        if any(value is not None for value in values):
-            columns[name] = values[0] if all(value == values[0] for value in values) else values
-    return columns

@@ -15,6 +15,10 @@ A path begins with `Ring` up to 2.6 and has no connection index (`/0`) in older 
 versions, are bus ids up to 2.17. Shared memory is `direct shared memory` up to 2.12, then `SHM/direct/direct` or `SHM/CE/CE`.
 The list of channels has no `nvls` before 2.17, no `collnet` before 2.20, and is missing up to 2.6. Source: src/transport,
 src/graph and src/init of NCCL.
+
+RCCL, AMD's, calls itself NCCL in its lines too, and ends those of paths and trees with the communicator:
+
+    g1:11143:11194 [0] NCCL INFO Channel 00/0 : 1[c6000] -> 4[c1000] [send] via NET/Socket/1 comm 0x95cdeb0 nRanks 08
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ _CHOSEN = re.compile(rb"NCCL INFO Using network (?P<name>[A-Za-z0-9_ -]{1,40}?)\
 _INTERFACE = re.compile(rb"NCCL INFO NET/(?P<name>Socket|IB) : Using \[0\](?P<device>[A-Za-z0-9_.-]{1,32})")
 _PATH = re.compile(
     rb"NCCL INFO (?:Ring|Channel) \d{1,4}(?:/\d{1,4})? : \d{1,7}(?:\[[0-9a-f]{1,16}\])? -> \d{1,7}(?:\[[0-9a-f]{1,16}\])?"
-    rb" (?P<way>\[send\] |\[receive\] )?via (?P<kind>direct shared memory|SHM|P2P/[A-Za-z ]{1,20}|NET/[A-Za-z0-9_ -]{1,40})"
+    rb" (?P<way>\[send\] |\[receive\] )?via (?P<kind>direct shared memory|SHM|P2P/(?:(?! comm 0x)[A-Za-z ]){1,20}"
+    rb"|NET/(?:(?! comm 0x)[A-Za-z0-9_ -]){1,40})"
     rb"(?P<rest>[^\r\n]{0,60})"
 )
 _CHANNELS = re.compile(

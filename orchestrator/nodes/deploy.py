@@ -52,7 +52,8 @@ class Deployed:
     @property
     def question(self) -> str:
         """The shell command that prints `answer` if nothing has changed."""
-        machine = "cat /proc/sys/kernel/random/boot_id /proc/driver/nvidia/version 2>/dev/null"
+        drivers = "/proc/driver/nvidia/version /sys/module/amdgpu/version"
+        machine = f"cat /proc/sys/kernel/random/boot_id {drivers} 2>/dev/null"
         # Change into each set and back: a subshell, or a digest of the digests, would cost one more process per node.
         sets = [
             f"cd ./{payload_path('', digest)} && sha256sum -- {_words(files)} && cd ../.."

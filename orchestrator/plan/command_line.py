@@ -70,7 +70,7 @@ def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     env: list[tuple[str, str]] = []
     left_out: list[str] = []
     while words and (match := _ASSIGNMENT.fullmatch(words[0])):
-        if match[1] in PLACED or match[1] == "CUDA_VISIBLE_DEVICES":
+        if match[1] in PLACED or match[1] in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
             left_out.append(words[0])
         else:
             env.append((match[1], match[2]))

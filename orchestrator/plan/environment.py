@@ -9,7 +9,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.plan.framework import Framework
 
-__all__ = ["SETUP_FAILED", "env_file", "host_setup", "setup_lines", "setup_text", "variables"]
+__all__ = ["SETUP_FAILED", "amd_devices", "env_file", "host_setup", "setup_lines", "setup_text", "variables"]
 
 SETUP_FAILED = "setup: line "
 """The beginning of the message of a setup line that fails."""
@@ -31,6 +31,21 @@ case $orch_shell_options in *u*) set -u ;; esac
 unset orch_shell_options orch_pipefail
 }}{into}
 """
+
+# HIP takes CUDA_VISIBLE_DEVICES, which launch scripts set, only where HIP_VISIBLE_DEVICES is not set, and counts among the
+# devices that the others leave (https://rocm.docs.amd.com, GPU isolation techniques).
+_AMD = """\
+if [ -e /dev/kfd ]; then
+unset ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
+export HIP_VISIBLE_DEVICES={devices}
+fi
+"""
+
+
+def amd_devices(devices: str) -> str:
+    """Return the shell text that shows a run on a node with AMD's driver only these devices, in the format of
+    CUDA_VISIBLE_DEVICES, whatever a scheduler or the inventory has set; it does nothing on other nodes."""
+    return _AMD.format(devices=shlex.quote(devices))
 
 
 def env_file(framework: Framework | None, host: Host, chosen: Mapping[str, str], setup_log: str = "") -> str:

@@ -15,7 +15,7 @@ from orchestrator.inventory import Host, Redaction
 from orchestrator.inventory.reserved import RESERVED
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.containers import RECORD, SCRIPT, Container, container_name, container_of, inside
-from orchestrator.plan.environment import env_file, setup_lines, variables
+from orchestrator.plan.environment import amd_devices, env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
 from orchestrator.plan.placement import Placement, Slot
 from orchestrator.plan.sandbox import HostVariables, command, rendered
@@ -113,7 +113,9 @@ def render(
             _check_launch_style(framework, launch, container)
         seen_inside = inside(host, container)
         context = _context(framework, spec, placement, slot, seen_inside, run_id, payload)
-        files = [RenderedFile(_VARIABLES, env_file(framework, seen_inside, spec.env, f"logs/{SETUP_LOG}"), 0o600)]
+        variables_text = env_file(framework, seen_inside, spec.env, f"logs/{SETUP_LOG}")
+        variables_text += amd_devices(slot.devices) if spec.device == "cuda" else ""
+        files = [RenderedFile(_VARIABLES, variables_text, 0o600)]
         if launch == "first_node" and slot.node_rank > 0:
             waiting = _WAITING.format(first=placement.slots[0].host, run_id=run_id)
             files.append(RenderedFile("launch.sh", waiting, 0o700))

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.among import characteristics
+from orchestrator.checks.gpu_states import gpu_states, is_partition
 from orchestrator.checks.gpus import conditions
 from orchestrator.checks.load import WORTH, Load, busy_with_others
 from orchestrator.inventory import fold
@@ -53,9 +54,12 @@ def of_gpus(facts: Any, key: str) -> list[str]:
 
 
 def devices_of_node(facts: Any) -> list[str]:
-    """Return the distinct names of what a rank may have on one node: its GPUs, and instances of those in MIG mode."""
-    is_divided = "Enabled" in of_gpus(facts, "mig")
-    return [f"{name} MIG" if is_divided else name for name in of_gpus(facts, "name")]
+    """Return the distinct names of what a rank may have on one node: its GPUs, instances of those in MIG mode, and partitions
+    of AMD's (``AMD Instinct MI300X CPX``)."""
+    gpus = gpu_states(facts) if isinstance(facts, Mapping) else []
+    is_divided = any(gpu.get("mig") == "Enabled" for gpu in gpus)
+    names = (f"{gpu['name']} {gpu['partition']}" if is_partition(gpu) else str(gpu["name"]) for gpu in gpus if gpu.get("name"))
+    return [f"{name} MIG" if is_divided else name for name in sorted(set(names))]
 
 
 def infiniband_gbit(facts: Mapping[str, Any]) -> dict[str, float | None]:

@@ -17,6 +17,9 @@ from orchestrator.results.values import Value
 
 __all__ = ["device_of", "language_values", "peak_note", "with_devices"]
 
+_PARTITIONS = {"DPX", "TPX", "QPX", "CPX"}
+_PARTS = {"MIG", *_PARTITIONS}
+
 METRICS = (*MEASURES[LANGUAGE_MODEL].derived, *MEASURES[LANGUAGE_MODEL].reported)
 
 
@@ -59,15 +62,18 @@ def peak_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[str]:
 
 def device_of(observed: Mapping[str, Any]) -> Device | None:
     """Return the device of all ranks; None if they have several, or it is not known, as the share of a GPU that a MIG instance
-    has (``NVIDIA A100-SXM4-80GB MIG 1g.10gb``)."""
+    has (``NVIDIA A100-SXM4-80GB MIG 1g.10gb``) or a partition of AMD's (``AMD Instinct MI300X CPX``)."""
     devices = {device.name: device for name in _names(observed) for device in devices_in(name).values()}
-    known = [name for name in _names(observed) if devices_in(name) and "MIG" not in name.split()]
+    known = [name for name in _names(observed) if devices_in(name) and not _PARTS & set(name.split())]
     return next(iter(devices.values())) if len(devices) == 1 and known == _names(observed) else None
 
 
 def with_devices(observed: Mapping[str, Any], gpus: Iterable[str]) -> Mapping[str, Any]:
-    """Return what a program reports, with the names of the ``gpus`` of its nodes if it does not name its devices."""
-    return observed if "devices" in observed else {**observed, "devices": [{"name": name} for name in gpus]}
+    """Return what a program reports, with the names of the ``gpus`` of its nodes if it does not name its devices, or if these
+    are partitions, to which HIP gives the name of the whole GPU."""
+    names = list(gpus)
+    is_told = "devices" in observed and not any(_PARTITIONS & set(name.split()) for name in names)
+    return observed if is_told else {**observed, "devices": [{"name": name} for name in names]}
 
 
 def _names(observed: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,17 @@ from noderun.told import TOLD_S, begin, kernel_log, not_written, said
 METERED_S = 0.25
 CAPTURE_S = 600  # longer than any capture takes
 # Other programs that describe this machine. They run at the same time as everything else.
-TOLD = {"smi": ["nvidia-smi", "-q", "-x"], "topology": ["nvidia-smi", "topo", "-m"]}
+TOLD = {
+    "smi": ["nvidia-smi", "-q", "-x"],
+    "topology": ["nvidia-smi", "topo", "-m"],
+    "amd_static": ["amd-smi", "static", "--json"],
+    "amd_metric": ["amd-smi", "metric", "--json"],
+    "amd_process": ["amd-smi", "process", "--json"],
+}
+# Where there is no amd-smi.
+ROCM = ["rocm-smi", "--showproductname", "--showuniqueid", "--showbus", "--showvbios", "--showdriverversion", "--showuse"]
+ROCM += ["--showmeminfo", "vram", "--showmaxpower", "--showclocks", "--showpids", "--json"]
+OF_PROCESSES = r'(?:<pid>\s*|"pid": |"PID)(\d+)'
 
 
 def op_facts(request):
@@ -39,6 +49,8 @@ def op_facts(request):
     meter.start()
     unwritable = not_written(root)
     started = {name: begin(argv, root) for name, argv in TOLD.items()}  # they run while the rest is collected
+    if started["amd_static"] is None:
+        started["rocm"] = begin(ROCM, root)
     facts = {
         "hostname": socket.gethostname(),
         "boot_id": boot_id(),
@@ -86,7 +98,9 @@ def op_facts(request):
     reports = {name: said(program, TOLD_S) for name, program in started.items()}
     if reports["smi"]:
         reports["smi"]["text"] = re.sub(r"(?s)<supported_clocks>.*?</supported_clocks>", "", reports["smi"]["text"])
-        reports["owners"] = owners(re.findall(r"<pid>\s*(\d+)\s*</pid>", reports["smi"]["text"]))
+    of_processes = [reports[name]["text"] for name in ("smi", "amd_process", "rocm") if reports.get(name)]
+    if of_processes:
+        reports["owners"] = owners(re.findall(OF_PROCESSES, "".join(of_processes)))
     reports["driver"] = read_slice("/proc/driver/nvidia/version", 0, 4096).decode("utf-8", "replace")
     reports["kernel_log"] = kernel_log("NVRM: ")
     reports["infiniband"] = infiniband_ports()
@@ -135,7 +149,8 @@ def still_held():
 
 def machine():
     """Return what changes with every boot and every change of the GPU driver, in the kernel's own words."""
-    return boot_id() + "\n" + read_slice("/proc/driver/nvidia/version", 0, CHUNK).decode("utf-8", "surrogateescape")
+    drivers = b"".join(read_slice(path, 0, CHUNK) for path in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"))
+    return boot_id() + "\n" + drivers.decode("utf-8", "surrogateescape")
 
 
 def state_of(path):

@@ -13,6 +13,7 @@ from orchestrator.checks import nvidia_smi as nvidiasmi
 from orchestrator.checks.among import characteristics, same_machine, shared, unlike
 from orchestrator.checks.check import NAMES, Check
 from orchestrator.checks.facts import ports_of
+from orchestrator.checks.gpu_states import gpu_states, selected
 from orchestrator.checks.judge import among, judge, unfit
 from orchestrator.checks.load import load_checks
 from orchestrator.errors import RunError
@@ -187,7 +188,11 @@ def test_who_uses_the_gpus_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "found"),
-    [(None, "no nvidia-smi"), ([], "0 GPUs"), ("nvidia-smi did not answer in 10 s", "nvidia-smi did not answer in 10 s")],
+    [
+        (None, "no nvidia-smi, amd-smi or rocm-smi"),
+        ([], "0 GPUs"),
+        ("nvidia-smi did not answer in 10 s", "nvidia-smi did not answer in 10 s"),
+    ],
 )
 def test_a_node_without_an_answer_from_nvidia_smi_fails_and_is_judged_no_further(gpus: Any, found: str) -> None:
     checks = judged(healthy() | {"gpus": gpus}, replace(HOST, gpus=None))
@@ -457,27 +462,27 @@ def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
         "idle", "xid", "clocks",
     ]  # fmt: skip
     host = Host("lab2", "10.11.0.3", gpus=1, vars={**HOST.vars, "cuda_visible_devices": devices})
-    own = nvidiasmi.selected(facts, devices)
+    own = selected(facts, devices)
     checks = judged(own, host)
     assert checks["gpus"].found.startswith("1 x NVIDIA H200 140 GiB, driver 580.159.04")
     assert {checks[name].verdict for name in ("gpus", "idle", "xid", "clocks")} == {"ok"} and "links" not in checks
-    assert [gpu["index"] for gpu in nvidiasmi.gpu_states(own)] == ["1"]
+    assert [gpu["index"] for gpu in gpu_states(own)] == ["1"]
     assert characteristics(own)["gpu"] == "NVIDIA H200" and characteristics(own)["power limit"] == "700 W"
 
 
 def test_a_listed_gpu_that_does_not_exist_is_missed() -> None:
     host = Host("lab2", "10.11.0.3", gpus=2, vars={**HOST.vars, "cuda_visible_devices": "1,2"})
-    check = judged(nvidiasmi.selected(healthy("h200-pair-580.xml"), "1,2"), host)["gpus"]
+    check = judged(selected(healthy("h200-pair-580.xml"), "1,2"), host)["gpus"]
     assert (check.verdict, check.found) == ("failed", "1 GPUs in vars.cuda_visible_devices 1,2")
 
 
 def test_mig_instances_leave_the_facts_of_all_gpus_and_are_counted() -> None:
     facts = healthy("h200-pair-580.xml")
-    assert nvidiasmi.selected(facts, "MIG-0f") == facts | {"devices": "MIG-0f", "instances": 1}
+    assert selected(facts, "MIG-0f") == facts | {"devices": "MIG-0f", "instances": 1}
     host = Host("lab2", "10.11.0.3", gpus=3, vars={**HOST.vars, "cuda_visible_devices": "MIG-0,MIG-1,MIG-2"})
-    assert judged(nvidiasmi.selected(facts, "MIG-0,MIG-1,MIG-2"), host)["gpus"].verdict == "ok"
-    assert judged(nvidiasmi.selected(facts, "MIG-0,MIG-1"), host)["gpus"].verdict == "failed"
-    assert nvidiasmi.selected(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
+    assert judged(selected(facts, "MIG-0,MIG-1,MIG-2"), host)["gpus"].verdict == "ok"
+    assert judged(selected(facts, "MIG-0,MIG-1"), host)["gpus"].verdict == "failed"
+    assert selected(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
 
 
 def load(own_s: float, switches: tuple[int, int], **changes: Any) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.checks.facts import ports_of, told_facts, unpacked
-from orchestrator.checks.nvidia_smi import gpu_facts, gpu_states, pairs, topology, xids
+from orchestrator.checks.gpu_states import gpu_states
+from orchestrator.checks.nvidia_smi import gpu_facts, pairs, topology, xids
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
 

@@ -26,7 +26,9 @@ def planned(project: Project, *words: str) -> tuple[dict[str, str], str]:
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)
     assert all(
-        f"CUDA_VISIBLE_DEVICES={node['slot']['devices']}\n" in str(node["files"]).replace("\\n", "\n") for node in run["nodes"]
+        f"export {name}_VISIBLE_DEVICES={node['slot']['devices']}\n" in str(node["files"]).replace("\\n", "\n")
+        for node in run["nodes"]
+        for name in ("CUDA", "HIP")
     )
     return {node["slot"]["host"]: node["slot"]["devices"] for node in run["nodes"]}, done.stderr
 

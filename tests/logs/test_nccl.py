@@ -42,6 +42,14 @@ def test_a_real_log_tells_paths_channels_rings_and_trees() -> None:
     assert found.words(nodes=4, world_size=8) == ("NET/Socket on eth0", "P2P/CUMEM", "2 channels")
 
 
+def test_a_recorded_log_of_rccl_tells_the_same() -> None:
+    """Counted by eye; RCCL ends its lines with the communicator."""
+    found = transport([(SOCKET.parent / "rccl-2.16.5-mi250x.log").read_bytes()])
+    assert found.paths == {"NET/Socket": 2, "P2P/IPC": 4}
+    assert (found.rings, found.trees, found.gdrdma) == (4, 4, False)
+    assert found.words(nodes=2, world_size=8) == ("NET/Socket on bond0", "P2P/IPC")
+
+
 @pytest.mark.parametrize(("line", "paths", "gdrdma"), [
     ("Ring 01 : 3 -> 4 [send] via NET/IB/0/GDRDMA", {"NET/IB": 1}, True),  # 2.4
     ("Ring 00 : 0[0] -> 1[1] via P2P/direct pointer", {"P2P/direct pointer": 1}, None),
@@ -54,6 +62,9 @@ def test_a_real_log_tells_paths_channels_rings_and_trees() -> None:
     ("Channel 13/0 : 0[0] -> 1[1] via P2P/MNNVL/read/CE", {"P2P/MNNVL": 1}, None),
     ("Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0", {}, False),
     ("Channel 00/02 :    0   1   2   3", {}, None),
+    ("Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric comm 0x95cdeb0 nRanks 16", {"NET/AWS Libfabric": 1}, False),
+    ("Channel 02 : 0[c1000] -> 1[c6000] via P2P/direct pointer comm 0x95cdeb0 nRanks 08", {"P2P/direct pointer": 1}, None),
+    ("Channel 02 : 0[c1000] -> 1[c6000] via SHM/direct/direct comm 0x95cdeb0 nRanks 08", {"SHM": 1}, None),
 ])  # fmt: skip
 def test_paths_of_all_versions_are_understood(line: str, paths: dict[str, int], gdrdma: bool | None) -> None:
     found = transport([log(line)])

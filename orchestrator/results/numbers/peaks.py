@@ -1,8 +1,10 @@
 """The few numbers of devices and models that bound a training speed from above.
 
 Devices: peaks without sparsity from data sheets and architecture papers of their makers (Tesla K80: half of the board, which
-programs see as one device; Tesla P100 and V100, T4, A100, L40S, H100, H200, HGX B200, GB200 NVL72, MI300X). Where a sheet gives
-only the number with sparsity, half of it. A name without a variant is that of the fastest, SXM, which drivers call so.
+programs see as one device; Tesla P100 and V100, T4, A100, L40S, H100, H200, HGX B200, GB200 NVL72; AMD Instinct MI210, MI300X,
+MI325X, and half of MI250 and MI250X, each of whose two dies is a device for programs). Where a sheet gives only the number with
+sparsity, half of it. A name without a variant is that of the fastest, SXM, which drivers call so. The fp32 of CDNA 2 (MI200) is
+that of its matrix units; it has no TF32.
 
 Models: He et al., "Deep Residual Learning for Image Recognition" (2015), and Simonyan and Zisserman, "Very Deep Convolutional
 Networks" (2014), for images of 224 x 224 and 1000 classes. ``resnet50`` is the paper's network in some programs,
@@ -81,7 +83,11 @@ DEVICES = (
     Device("H200 NVL", 835.5e12, 417.5e12, 60e12, 1670.5e12, 4800e9, 50e6),
     Device("B200", 2250e12, 1125e12, 75e12, 4500e12, 8000e9, 126e6),
     Device("GB200", 2500e12, 1250e12, 80e12, 5000e12, 8000e9, 126e6),
+    Device("MI210", 181e12, 0, 45.3e12, 0, 1638.4e9, 8e6),
+    Device("MI250", 181.05e12, 0, 45.25e12, 0, 1638.4e9, 8e6),
+    Device("MI250X", 191.5e12, 0, 47.85e12, 0, 1638.4e9, 8e6, named=r"MI250X|MI200 \(MCM\) OAM LC MBA HPE C2"),
     Device("MI300X", 1307.4e12, 653.7e12, 163.4e12, 2614.9e12, 5300e9, 256e6),
+    Device("MI325X", 1307.4e12, 653.7e12, 163.4e12, 2614.9e12, 6000e9, 256e6),
 )
 
 MODELS: Mapping[str, Model] = MappingProxyType(

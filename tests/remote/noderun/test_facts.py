@@ -101,10 +101,11 @@ def test_a_name_that_does_not_resolve_has_no_route(machine: Machine) -> None:
     assert "route" not in asked_for_facts(machine)[0]
 
 
-def with_nvidia_smi(tmp_path: Path, text: str) -> Machine:
+def with_program(tmp_path: Path, name: str, text: str) -> Machine:
+    """Return a machine with a program on its PATH."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "nvidia-smi").write_text(text)
-    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    (tmp_path / "bin" / name).write_text(text)
+    (tmp_path / "bin" / name).chmod(0o755)
     wrapper = tmp_path / "python"
     wrapper.write_text(f'#!/bin/sh\nPATH={tmp_path}/bin:$PATH exec {sys.executable} "$@"\n')
     wrapper.chmod(0o755)
@@ -115,7 +116,9 @@ def test_nvidia_smi_is_told_whole_with_the_owners_of_its_processes(tmp_path: Pat
     rest = f"<pid>{os.getpid()}</pid><pid>0</pid></nvidia_smi_log>"
     clocks = f"<supported_clocks>{'<x>1 MHz</x>' * 30000}</supported_clocks>"  # more than a pipe holds
     (tmp_path / "answer").write_text(f"<nvidia_smi_log>{clocks}{rest}")
-    machine = with_nvidia_smi(tmp_path, f'#!/bin/sh\n[ "$1" = -q ] && exec cat {tmp_path}/answer\necho "$@"; exit 3\n')
+    machine = with_program(
+        tmp_path, "nvidia-smi", f'#!/bin/sh\n[ "$1" = -q ] && exec cat {tmp_path}/answer\necho "$@"; exit 3\n'
+    )
     told = asked_for_facts(machine)[1]
     assert told["smi"] == {"code": 0, "text": f"<nvidia_smi_log>{rest}"}
     assert told["owners"] == {str(os.getpid()): pwd.getpwuid(os.getuid()).pw_name}
@@ -123,8 +126,26 @@ def test_nvidia_smi_is_told_whole_with_the_owners_of_its_processes(tmp_path: Pat
     machine.close()
 
 
+def test_amds_programs_are_told_with_the_owners_of_their_processes(tmp_path: Path) -> None:
+    answer = f'[{{"gpu": 0, "process_list": [{{"process_info": {{"name": "x", "pid": {os.getpid()}}}}}]}}]'
+    machine = with_program(tmp_path, "amd-smi", f"#!/bin/sh\n[ $1 = process ] && echo '{answer}' || echo \"$@\"\n")
+    told = asked_for_facts(machine)[1]
+    assert (told["smi"], told["amd_static"]) == (None, {"code": 0, "text": "static --json\n"})
+    assert told["owners"] == {str(os.getpid()): pwd.getpwuid(os.getuid()).pw_name}
+    assert "rocm" not in told
+    machine.close()
+
+
+def test_rocm_smi_is_asked_where_there_is_no_amd_smi(tmp_path: Path) -> None:
+    machine = with_program(tmp_path, "rocm-smi", f'#!/bin/sh\necho \'{{"system": {{"PID{os.getpid()}": "x, 1, 0"}}}}\'\n')
+    told = asked_for_facts(machine)[1]
+    assert (told["amd_static"], told["rocm"]["code"]) == (None, 0)
+    assert told["owners"] == {str(os.getpid()): pwd.getpwuid(os.getuid()).pw_name}
+    machine.close()
+
+
 def test_an_nvidia_smi_that_hangs_is_left_behind_after_ten_seconds(tmp_path: Path) -> None:
-    machine = with_nvidia_smi(tmp_path, "#!/bin/sh\ntrap '' TERM\nexec sleep 1000\n")
+    machine = with_program(tmp_path, "nvidia-smi", "#!/bin/sh\ntrap '' TERM\nexec sleep 1000\n")
     began = time.monotonic()
     told = asked_for_facts(machine)[1]
     assert told["smi"] == {"code": None, "text": ""} and 10 <= time.monotonic() - began < 14

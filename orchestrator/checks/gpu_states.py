@@ -1,0 +1,86 @@
+"""The facts of a machine's GPUs, whichever program told them: stored once for all GPUs, read per GPU, or for some GPUs only.
+
+``gpus`` of the facts has an entry for each GPU with what may differ at any moment, ``gpu`` all other values by name: a single
+value if all GPUs of the machine have the same, else a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["MOST_PROCESSES", "UNKNOWN_GPU", "columns", "gpu_states", "is_partition", "selected"]
+
+MOST_PROCESSES = 32
+UNKNOWN_GPU = "?"
+"""The ``gpu`` of a process of which it is only known that it computes on some GPU."""
+
+
+def columns(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values of all entries by name: one value if all are equal, else a list. Names without a value are left out."""
+    columns: dict[str, Any] = {}
+    for name in entries[0] if entries else ():
+        values = [entry[name] for entry in entries]
+        if any(value is not None for value in values):
+            columns[name] = values[0] if all(value == values[0] for value in values) else values
+    return columns
+
+
+def gpu_states(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return an entry for each GPU of a machine with all its values; empty if the facts have no GPUs."""
+    gpus, columns = facts.get("gpus"), facts.get("gpu")
+    if not isinstance(gpus, (list, tuple)) or not all(isinstance(gpu, Mapping) for gpu in gpus):
+        return []
+    states = [{"index": str(at), **gpu} for at, gpu in enumerate(gpus)]
+    for name, values in columns.items() if isinstance(columns, Mapping) else ():
+        per_gpu = values if isinstance(values, (list, tuple)) else [values] * len(states)
+        for state, value in zip(states, per_gpu, strict=False):
+            if value is not None:
+                state[str(name)] = value
+    return states
+
+
+def is_partition(gpu: Mapping[str, Any]) -> bool:
+    """Return True if a device is a part of an AMD GPU, as in the compute partition modes DPX, TPX, QPX and CPX."""
+    return str(gpu.get("partition") or "SPX")[:3] in ("DPX", "TPX", "QPX", "CPX")
+
+
+def selected(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
+    """Return a machine's facts with only the GPUs that ``devices`` lists in the format of CUDA_VISIBLE_DEVICES, by index or by
+    the start of their UUID. A MIG instance (``MIG-…``) is in no list of GPUs: with one of these the facts of all GPUs stay, and
+    ``instances`` is the number of listed devices.
+
+    >>> facts = {"gpus": [{"index": "0"}, {"index": "1"}], "gpu": {"uuid": ["GPU-a", "GPU-b"], "ecc": "Enabled"}}
+    >>> selected(facts, "GPU-b")
+    {'gpus': [{'index': '1'}], 'gpu': {'uuid': ['GPU-b'], 'ecc': 'Enabled'}, 'devices': 'GPU-b'}
+    """
+    states, names = gpu_states(facts), [name.strip() for name in devices.split(",") if name.strip()]
+    if not states:
+        return dict(facts)
+    if any(name.startswith("MIG-") for name in names):
+        return {**facts, "devices": devices, "instances": len(names)}
+
+    def places(name: str) -> list[int]:
+        if name.isdigit():
+            return [int(name)] if int(name) < len(states) else []
+        return [at for at, state in enumerate(states) if str(state.get("uuid", "")).startswith(name)]
+
+    kept = list(dict.fromkeys(place for name in names for place in places(name)))
+    indexes = {str(place) for place in kept}
+    columns = facts.get("gpu")
+    result = {**facts, "gpus": [facts["gpus"][place] for place in kept], "devices": devices}
+    if isinstance(columns, Mapping):
+        # A value that all GPUs share is not in a list.
+        result["gpu"] = {
+            name: [values[place] for place in kept] if isinstance(values, (list, tuple)) else values
+            for name, values in columns.items()
+        }
+    if isinstance(processes := facts.get("gpu_processes"), (list, tuple)):
+        result["gpu_processes"] = [process for process in processes if str(process.get("gpu")) in {*indexes, UNKNOWN_GPU}]
+    if isinstance(matrix := facts.get("topology"), Mapping):
+        rows = {name: row for name, row in matrix["links"].items() if name.removeprefix("GPU") in indexes}
+        result["topology"] = {**matrix, "links": rows}
+    if isinstance(errors := facts.get("xids"), (list, tuple)):
+        others = {str(at) for at in range(len(states))} - indexes
+        result["xids"] = [error for error in errors if str(error.get("gpu")) not in others]
+    return result
