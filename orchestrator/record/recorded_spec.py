@@ -16,9 +16,9 @@ __all__ = ["spec_of"]
 def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
     """Return the spec recorded in ``written``, with its ``origins``. Raises KeyError or TypeError if a value is missing or
     invalid."""
-    names = {field.name for field in fields(RunSpec)} - {"origins", "env", "step", "follows", "container"}
+    names = {field.name for field in fields(RunSpec)} - {"origins", "env", "step", "follows", "container", "cpu_binding"}
     values, env = {name: written[name] for name in names}, written.get("env", {})
-    later = {name: written.get(name, "") for name in ("follows", "container")}
+    later = {name: written.get(name, "") for name in ("follows", "container", "cpu_binding")}
     spec = RunSpec(**values, **later, env=env, origins=origins, step=_step(written.get("step", {})))
     numbers = (spec.nodes, spec.gpus, spec.batch_size, spec.steps, spec.warmup_steps)
     words = (
@@ -30,6 +30,7 @@ def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
         *spec.origins.values(),
         *spec.env.values(),
         spec.container,
+        spec.cpu_binding,
     )
     if not all(type(number) is int for number in numbers) or type(spec.timeout_s) not in (int, float):
         raise TypeError("spec")
