@@ -7,7 +7,7 @@ Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopolo
 import json
 import os
 
-from noderun.files import first_line, names_in
+from noderun.listings import first_line, names_in
 
 BINDING_FILE = "cpu_binding.json"
 
@@ -42,7 +42,7 @@ def shares_of(binding, ranks, devices, allowed, root="/"):
     gpus = gpus_of_node(root)
     shares = []
     for rank in range(ranks):
-        address = address_of(devices[rank], gpus) if rank < len(devices) else None
+        address = gpu_address(devices[rank], gpus) if rank < len(devices) else None
         home = numa_node_of(address, root)
         if home not in nodes:
             home = numbers[rank * len(numbers) // ranks]
@@ -103,7 +103,7 @@ def gpus_of_node(root):
     return gpus
 
 
-def address_of(device, gpus):
+def gpu_address(device, gpus):
     """Return the PCI address of a device, given by number or by the beginning of its UUID; None if it is not known."""
     if device.isdigit():
         return gpus[int(device)][0] if int(device) < len(gpus) else None

@@ -15,9 +15,11 @@ from orchestrator.plan import binding
 from orchestrator.plan.binding import binding_of
 from tests.support.cli_project import Project
 
-INVENTORY = (
-    "schema: 1\nhosts:\n  a: {gpus: 4, address: 192.0.2.1, vars: {cpu_binding: numa, cuda_visible_devices: '3,2,1,0'}}\n"
-)
+INVENTORY = """\
+schema: 1
+hosts:
+  a: {gpus: 4, address: 192.0.2.1, vars: {cpu_binding: numa, cuda_visible_devices: "3,2,1,0", gpu_burn_dir: /b}}
+"""
 
 
 @pytest.fixture
