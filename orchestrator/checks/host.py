@@ -21,6 +21,7 @@ _CLOCK_OFF_S = 5
 _LEAST_SHM = 1 << 30
 _READ = (
     *("python", "runner_python", "interface", "data_dir", "workdir", "setup", "cuda_visible_devices", "container"),
+    "cpu_binding",
     *("gpus", "slots", "env", "expect", "ssh", "address"),
 )
 """Names of variables that orch reads itself, and keys of a host that could be taken for one."""

@@ -133,6 +133,10 @@ def bench(
         str, typer.Option("--baseline-shape", metavar="1n8g", help="Shape that speedups are over, instead of 1n1g.")
     ] = "",
     container: Container = "",
+    cpu_binding: Annotated[
+        str,
+        typer.Option("--cpu-binding", metavar="none|numa|cores,…", help="CPUs of a rank: all, its GPU's NUMA node, own cores."),
+    ] = "",
     lease: Lease = 60.0,
     grace: StopGrace = 5.0,
     first_line: FirstLineTimeout = 600.0,
@@ -181,6 +185,7 @@ def bench(
         dtype=dtype,
         batch_size=batch_size,
         loader=loader,
+        cpu_binding=cpu_binding,
         single={
             "steps": steps,
             "warmup_steps": warmup_steps,

@@ -42,7 +42,9 @@ _UNREAD = re.compile(
 _CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh", "ansible.builtin.paramiko_ssh")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-USED = re.compile(r"ansible_\w+|gpus|slots|env|expect|python|runner_python|interface|workdir|cuda_visible_devices|\w+_dir")
+USED = re.compile(
+    r"ansible_\w+|gpus|slots|env|expect|python|runner_python|interface|workdir|cuda_visible_devices|cpu_binding|\w+_dir"
+)
 """The variables that are taken from files of ``group_vars`` and ``host_vars``."""
 _KNOWN = re.compile(r"(?!ansible_)(?:data_dir|(?:(?!_dir)\w)+)")
 """The variables that are named if their values cannot be used: not the directories of everything that Ansible installs."""

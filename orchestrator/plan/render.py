@@ -14,6 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, Redaction
 from orchestrator.inventory.reserved import RESERVED
 from orchestrator.logs import SETUP_LOG
+from orchestrator.plan.binding import BINDING_FILE, binding_of, binding_text
 from orchestrator.plan.containers import RECORD, SCRIPT, Container, container_name, container_of, inside
 from orchestrator.plan.environment import amd_devices, env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
@@ -116,6 +117,7 @@ def render(
         variables_text = env_file(framework, seen_inside, spec.env, f"logs/{SETUP_LOG}")
         variables_text += amd_devices(slot.devices) if spec.device == "cuda" else ""
         files = [RenderedFile(_VARIABLES, variables_text, 0o600)]
+        files += _binding_files(framework, sources, spec, host, slot)
         if launch == "first_node" and slot.node_rank > 0:
             waiting = _WAITING.format(first=placement.slots[0].host, run_id=run_id)
             files.append(RenderedFile("launch.sh", waiting, 0o700))
@@ -147,6 +149,26 @@ def _check_launch_style(framework: Framework, launch: str, container: Container)
         message = f"expected no container for {framework.name}, whose launcher starts processes on other nodes, outside of it"
         hint = f"got {container.what}; run it on the hosts with --container none"
         raise ConfigError(message, where="container", hint=hint)
+
+
+def _binding_files(
+    framework: Framework, sources: Mapping[str, str], spec: RunSpec, host: Host, slot: Slot
+) -> list[RenderedFile]:
+    """Return the file by which the wrapper of each rank binds it to CPUs; none without a binding.
+
+    A folder whose ranks start without the wrapper cannot have one: refused if the spec demands it, else without effect.
+    """
+    binding = binding_of(host, spec.cpu_binding)
+    if not binding:
+        return []
+    if not any("rank_wrapper" in sources[file.template] for file in framework.files):
+        if spec.cpu_binding:
+            message = f"{framework.name} starts its ranks without the wrapper that binds them to CPUs"
+            raise ConfigError(
+                message, where="--cpu-binding", hint="leave it out; the program's own launcher may have such an option"
+            )
+        return []
+    return [RenderedFile(BINDING_FILE, binding_text(binding, slot.nproc, slot.devices if spec.device == "cuda" else ""), 0o600)]
 
 
 def _container_files(container: Container, run_id: str, slot: Slot) -> list[RenderedFile]:

@@ -100,6 +100,7 @@ def request_of(
     dtype: str = "",
     batch_size: str = "",
     loader: str = "",
+    cpu_binding: str = "",
     single: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
     env: Sequence[str] = (),
@@ -129,6 +130,7 @@ def request_of(
         raise ConfigError("expected at least one framework, got none", where="--framework")
     axes: dict[str, tuple[Any, ...]] = {
         "batch_size": numbers(batch_size, "--batch-size"), "dtype": words(dtype), "loader": words(loader),
+        "cpu_binding": words(cpu_binding),
     }  # fmt: skip
     axes |= {f"options.{name}": values for name, values in assignments(sets, "--set").items()}
     variables = assignments(env, "--env")

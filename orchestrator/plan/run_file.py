@@ -33,6 +33,7 @@ LISTS: _Types = {
     "dtype": _TEXT,
     "batch_size": _WHOLE,
     "loader": _TEXT,
+    "cpu_binding": ((str,), "none, numa or cores"),
     "options": ((str, int, float, bool), "a text, a number, true or false"),
     "env": ((str, int), "a text or a whole number"),
     "nodes": _WHOLE,

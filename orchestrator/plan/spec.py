@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.containers import check_choice
+from orchestrator.plan.binding import check_binding
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.scaling import Step, check_ranks, step_of, with_global_batch
 
@@ -34,8 +35,9 @@ class RunSpec:
 
     ``env`` holds the variables that this experiment sets on all nodes; they override those of the hosts. ``follows`` names the
     choice that keeps the global batch constant with strong scaling, ``batch_size`` or ``options.<name>``; it is empty with weak
-    scaling. ``container`` replaces that of the hosts: ``ENGINE:IMAGE``, or ``none`` for the hosts themselves. ``hosts`` names
-    the nodes in order of node_rank where the experiment is about them; empty: the first that fit.
+    scaling. ``container`` replaces that of the hosts: ``ENGINE:IMAGE``, or ``none`` for the hosts themselves. ``cpu_binding``
+    is one of `BINDINGS`, or empty for that of each host's ``vars.cpu_binding``. ``hosts`` names the nodes in order of
+    node_rank where the experiment is about them; empty: the first that fit.
     """
 
     framework: str
@@ -55,6 +57,7 @@ class RunSpec:
     step: Step = Step()
     follows: str = ""
     container: str = ""
+    cpu_binding: str = ""
     hosts: tuple[str, ...] = ()
 
     @property
@@ -82,17 +85,17 @@ class RunSpec:
         return f"{self.nodes}n{self.gpus}g"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the spec for JSON, without origins, and without those of ``env``, ``step``, ``follows``, ``container`` and
-        ``hosts`` that say nothing."""
+        """Return the spec for JSON, without origins, and without those of ``env``, ``step``, ``follows``, ``container``,
+        ``cpu_binding`` and ``hosts`` that say nothing."""
         values = asdict(self)
         silent = {"env": not self.env, "step": self.step == Step()}
-        silent |= {"follows": not self.follows, "container": not self.container, "hosts": not self.hosts}
+        silent |= {name: not values[name] for name in ("follows", "container", "cpu_binding", "hosts")}
         return {name: value for name, value in values.items() if name != "origins" and not silent.get(name)}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Options and variables by name."""
-        return {**self.options, **self.env}
+        """Options and variables by name, and the binding of ranks to CPUs if the experiment chooses it."""
+        return {**self.options, **self.env, **({"cpu_binding": self.cpu_binding} if self.cpu_binding else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,10 @@ def resolve(
     if container:
         check_choice(container, "--container")
         origins["container"] = choices.get("container_origin", "command line") if choices.get("container") else "run file"
+    cpu_binding = choices.get("cpu_binding") or file_values.get("cpu_binding", "")
+    if cpu_binding:
+        check_binding(cpu_binding, "--cpu-binding")
+        origins["cpu_binding"] = choices.get("cpu_binding_origin", "command line") if choices.get("cpu_binding") else "run file"
     variables = {name: (value, "run file") for name, value in file_values.get("env", {}).items()}
     variables |= {name: (value, "command line") for name, value in (env or {}).items()}
     origins |= {f"env.{name}": origin for name, (_, origin) in variables.items()}
@@ -203,6 +210,7 @@ def resolve(
         step=step_of(framework, options),
         follows=follows,
         container=container,
+        cpu_binding=cpu_binding,
         **values,
     )
 
@@ -232,6 +240,8 @@ def check_value(framework: Framework, device: str, name: str, value: Any) -> Non
     _check_fixed(framework, name, value)
     if name == "container":
         check_choice(value, "--container")
+    if name == "cpu_binding":
+        check_binding(value, "--cpu-binding")
     if kind == "options":
         _check_option(framework, option)
         framework.options[option].parse(option, value)

@@ -6,6 +6,7 @@ Times are seconds of the node's own monotonic clock.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.record.rundir import RunDir
 
-__all__ = ["STATES", "ExitRecord", "LogFile", "Meter", "Processors", "RankRecord", "cause_of", "exit_record", "short"]
+__all__ = ["STATES", "Bound", "ExitRecord", "LogFile", "Meter", "Processors", "RankRecord", "cause_of", "exit_record", "short"]
 
 SCHEMA = 1
 """Of ``exit.json``. 1: first version."""
 STATES = ("finished", "failed", "stopped")
+_CPUS = r"\d{1,5}(?:-\d{1,5})?(?:,\d{1,5}(?:-\d{1,5})?){0,999}"
 _OWN_KINDS = ("rank_failed", "lease_expired", "run_timeout", "output_limit", "storage_full")
 """Kinds of errors for which a node stops a run by itself; its reason then begins with the kind."""
 
@@ -31,9 +33,34 @@ class LogFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """The CPUs that a rank was bound to by ``binding``, as the kernel lists them: ``0-3,8``."""
+
+    rank: int
+    binding: str
+    cpus: str
+
+    @property
+    def cpu_set(self) -> frozenset[int]:
+        """The CPUs as numbers."""
+        bounds = [part.split("-") for part in self.cpus.split(",")]
+        return frozenset(cpu for ends in bounds for cpu in range(int(ends[0]), int(ends[-1]) + 1))
+
+    @classmethod
+    def of(cls, rank: int, value: Any) -> Bound | None:
+        """Return what the wrapper of a rank wrote; None if it bound nothing, or wrote nothing valid."""
+        if not isinstance(value, dict):
+            return None
+        binding, cpus = value.get("binding"), value.get("cpus")
+        is_valid = binding in ("numa", "cores") and isinstance(cpus, str) and re.fullmatch(_CPUS, cpus, re.ASCII)
+        return cls(rank, str(binding), str(cpus)) if is_valid else None
+
+
+@dataclass(frozen=True, slots=True)
 class RankRecord:
     """The end of one rank, recorded by its wrapper: the ``signal`` that ended it, or its ``code``. ``ended_mono_s`` is None
-    if the end was not observed. ``slowed_us``: time in µs for which the GPU's clocks were lowered, by nvidia-smi counter."""
+    if the end was not observed. ``slowed_us``: time in µs for which the GPU's clocks were lowered, by nvidia-smi counter.
+    ``bound``: the CPUs that it was bound to, None for no binding."""
 
     rank: int
     code: int | None
@@ -42,6 +69,7 @@ class RankRecord:
     started_mono_s: float | None = None
     ended_mono_s: float | None = None
     slowed_us: Mapping[str, int] = field(default_factory=dict)
+    bound: Bound | None = None
 
     @classmethod
     def of(cls, value: Any) -> RankRecord:
@@ -58,6 +86,7 @@ class RankRecord:
             _seconds(value, "ended_mono_s"),
             # The driver's counters only annotate a number, so invalid ones are dropped.
             {name: time for name, time in slowed.items() if type(time) is int} if isinstance(slowed, dict) else {},
+            Bound.of(_whole(value, "rank"), value.get("bound")),
         )
 
     @property

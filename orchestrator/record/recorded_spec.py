@@ -12,13 +12,16 @@ from orchestrator.plan.transformer import RECOMPUTATIONS
 
 __all__ = ["spec_of"]
 
+_LATER = ("follows", "container", "cpu_binding")
+"""Choices that a spec written by an earlier version does not have, as one for which they say nothing."""
+
 
 def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
     """Return the spec recorded in ``written``, with its ``origins``. Raises KeyError or TypeError if a value is missing or
     invalid."""
-    names = {field.name for field in fields(RunSpec)} - {"origins", "env", "step", "follows", "container", "hosts"}
+    names = {field.name for field in fields(RunSpec)} - {"origins", "env", "step", "hosts", *_LATER}
     values, env = {name: written[name] for name in names}, written.get("env", {})
-    later = {name: written.get(name, "") for name in ("follows", "container")}
+    later = {name: written.get(name, "") for name in _LATER}
     hosts = written.get("hosts", ())
     if not isinstance(hosts, (list, tuple)):
         raise TypeError("spec.hosts")
@@ -33,6 +36,7 @@ def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
         *spec.origins.values(),
         *spec.env.values(),
         spec.container,
+        spec.cpu_binding,
         *spec.hosts,
     )
     if not all(type(number) is int for number in numbers) or type(spec.timeout_s) not in (int, float):

@@ -22,6 +22,7 @@ from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, log_bytes
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record, short
+from orchestrator.results.binding import binding_words, bound_ranks, shared_cores
 from orchestrator.results.closing import arithmetic, as_trained, closing_of, remarks
 from orchestrator.results.hardware import devices_of_node, infiniband_gbit, loaded, quiet, slowed
 from orchestrator.results.language_model import language_values, peak_note, with_devices
@@ -112,6 +113,9 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     notes += arithmetic(spec.dtype, observed.get("output_dtype"))
     paths = _transport(run, planned, records)
     transport = {**asdict(paths), "words": list(paths.words(spec.nodes, spec.world_size))}
+    bound = bound_ranks(records)
+    notes += [f"ranks bound to CPUs, {words}" for words in [binding_words(bound)] if words] + shared_cores(bound)
+    observed = {**observed, **({"cpu_binding": binding_words(bound)} if bound else {})}
     observed = {**observed, "networks": list(paths.networks), "transport": transport}
     notes += nccl.fallbacks(paths, spec.nodes, spec.world_size, infiniband_gbit(planned.facts))
     result = replace(

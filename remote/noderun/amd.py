@@ -4,7 +4,8 @@ Documentation/gpu/amdgpu of the kernel describes them."""
 import glob
 import os
 
-from noderun.files import first_line, read_slice
+from noderun.files import read_slice
+from noderun.listings import first_line
 
 AMD_VENDOR = "0x1002"
 

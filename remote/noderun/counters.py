@@ -3,7 +3,7 @@
 import glob
 import os
 
-from noderun.files import first_line
+from noderun.listings import first_line
 
 MOST_LINKS = 16
 VIRTUAL = ("lo", "veth", "docker", "br-", "virbr", "cali", "cni", "flannel", "tap", "tun")

@@ -13,10 +13,11 @@ import zlib
 from noderun.channel import reply
 from noderun.container_facts import container_facts
 from noderun.data_set import look_at_data
-from noderun.files import CHUNK, Refused, free_bytes, free_inodes, names_in, read_slice, root_directory
+from noderun.files import CHUNK, Refused, free_bytes, free_inodes, read_slice, root_directory
 from noderun.installed import framework_facts, installed, program_digest
 from noderun.launch import check_port
 from noderun.limits import limits, shared_memory_bytes
+from noderun.listings import names_in
 from noderun.lock import holder
 from noderun.meter import Meter
 from noderun.network import infiniband_ports, interface_facts, resolved, route_to

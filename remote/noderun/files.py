@@ -130,20 +130,3 @@ def read_slice(path, offset, limit):
     """Return up to ``limit`` bytes of a regular file from ``offset``; empty if the file is missing."""
     with opened(path) as handle:
         return b"" if handle is None else os.pread(handle, limit, offset)
-
-
-def first_line(*path):
-    """Return the first line of a small file of the kernel; empty if it cannot be read."""
-    try:
-        with open(os.path.join(*path), errors="replace") as file:
-            return file.readline(4096).strip()
-    except OSError:
-        return ""
-
-
-def names_in(folder):
-    """Return the names in a folder; empty if there is no such folder."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

@@ -8,7 +8,8 @@ import re
 import signal
 import stat
 
-from noderun.files import digest_of, names_in, why
+from noderun.files import digest_of, why
+from noderun.listings import names_in
 from noderun.logs import MAX_FILES
 
 

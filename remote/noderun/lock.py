@@ -9,7 +9,8 @@ import socket
 import sys
 import time
 
-from noderun.files import Refused, first_line, read_slice
+from noderun.files import Refused, read_slice
+from noderun.listings import first_line
 from noderun.processes import owners
 
 OWNER_RECORD = "owner.json"

@@ -3,7 +3,7 @@
 import os
 import resource
 
-from noderun.files import first_line
+from noderun.listings import first_line
 
 MOST_MARKS = 96
 

@@ -4,7 +4,7 @@ import os
 import socket
 import time
 
-from noderun.files import first_line, names_in
+from noderun.listings import first_line, names_in
 from noderun.told import MOST_LINES
 
 

@@ -1,4 +1,4 @@
-"""One rank: its own log files, and a record of how it ended."""
+"""One rank: its own log files, the CPUs that it may use, and a record of how it ended."""
 
 import errno
 import os
@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 
+from noderun.binding import BINDING_FILE, bind_rank
 from noderun.processes import ending, identity
 from noderun.records import Reserved, write_json
 
@@ -67,6 +68,12 @@ def rank_main(argv):
         streams.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
     record = {"rank": rank, "local_rank": local_rank, "started_mono_s": time.monotonic()}
     record.update(identity(os.getpid()))
+    try:
+        bound = bind_rank(local_rank)
+    except (OSError, ValueError, KeyError) as error:
+        return "rank_wrapper.py: %s: %s" % (BINDING_FILE, error)
+    if bound:
+        record["bound"] = bound
     # The launcher ends a rank by signalling its process group; the child dies, and the wrapper survives to record it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)

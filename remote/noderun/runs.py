@@ -12,8 +12,9 @@ import os
 import socket
 
 from noderun.containers import CONTAINER, container_of
-from noderun.files import names_in, read_slice
+from noderun.files import read_slice
 from noderun.groups import group_of, members, remove_group
+from noderun.listings import names_in
 from noderun.lock import OWNER_RECORD, abstract_name, node_marks, peer_of, this_machine
 from noderun.processes import bearers
 

@@ -5,7 +5,8 @@ import time
 
 from noderun.channel import reply
 from noderun.facts import CAPTURE_S
-from noderun.files import names_in, own_directory, root_directory
+from noderun.files import own_directory, root_directory
+from noderun.listings import names_in
 from noderun.runs import belonging, remove_run, runs_of, supervisor_lives
 
 MOST_NAMES = 1000

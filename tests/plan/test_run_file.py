@@ -10,12 +10,12 @@ from orchestrator.plan.matrix import axis
 from orchestrator.plan.run_file import RunFile, run_file_of
 
 KEYS = (
-    "valid keys: framework, dtype, batch_size, loader, options, env, nodes, gpus, shape, steps, warmup_steps, timeout_s, "
-    "global_batch, container, ladder, repeats, label, expect, include, exclude"
+    "valid keys: framework, dtype, batch_size, loader, cpu_binding, options, env, nodes, gpus, shape, steps, warmup_steps, "
+    "timeout_s, global_batch, container, ladder, repeats, label, expect, include, exclude"
 )
 OF_INCLUDE = (
-    "valid keys: framework, dtype, batch_size, loader, options, env, nodes, gpus, shape, steps, warmup_steps, timeout_s, "
-    "global_batch"
+    "valid keys: framework, dtype, batch_size, loader, cpu_binding, options, env, nodes, gpus, shape, steps, warmup_steps, "
+    "timeout_s, global_batch"
 )
 
 

@@ -28,7 +28,7 @@ __all__ = ["Distinction", "FileDifference", "by_weight", "distinctions", "file_d
 RANKING = (
     # Different work: what is measured, then what a step computes, moves or waits for.
     "metric.*", "simulated", "framework", "model", "device", "options.*", "env.*", "dtype", "batch_size", "loader",
-    "nodes", "gpus",
+    "nodes", "gpus", "cpu_binding", "program.cpu_binding",
     # Different code.
     "payload.*", "template.*", "program.output_dtype",
     # Different machines or networks: these change speeds by factors, versions by percents.
@@ -45,7 +45,18 @@ RANKING = (
     "node_runner", "orch", "inventory", "timeout_s", "command",
 )  # fmt: skip
 """Patterns of names in order of likely effect; the first match counts."""
-_OBSERVED = ("devices", "networks", "backend", "framework_version", "nccl", "cudnn", "cuda", "python", "output_dtype")
+_OBSERVED = (
+    "devices",
+    "networks",
+    "backend",
+    "framework_version",
+    "nccl",
+    "cudnn",
+    "cuda",
+    "python",
+    "output_dtype",
+    "cpu_binding",
+)
 
 
 class _Named(Protocol):

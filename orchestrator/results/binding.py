@@ -1,0 +1,42 @@
+"""The CPUs that ranks were bound to, from the records of their wrappers, which read them back from the kernel.
+
+>>> bound = [Bound(rank, "cores", cpus) for rank, cpus in enumerate(("0-1", "2-3", "2-3"))]
+>>> binding_words({"n1": bound[:2], "n2": bound[:2]}), shared_cores({"n1": bound})
+('cores: 0-1, 2-3 on n[1-2]', ['ranks 1 and 2 share CPUs 2-3 of n1: fewer cores than ranks'])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from orchestrator.inventory import fold
+from orchestrator.record.node_record import Bound, ExitRecord
+
+__all__ = ["binding_words", "bound_ranks", "shared_cores"]
+
+
+def bound_ranks(records: Mapping[str, ExitRecord]) -> dict[str, list[Bound]]:
+    """Return by host the ranks that were bound to CPUs, in order."""
+    bound = {host: [rank.bound for rank in record.ranks if rank.bound] for host, record in records.items()}
+    return {host: ranks for host, ranks in bound.items() if ranks}
+
+
+def binding_words(bound: Mapping[str, Sequence[Bound]]) -> str:
+    """Return how ranks were bound: the CPUs of each local rank, for hosts where they are the same; empty for not at all."""
+    hosts_by_words: dict[str, list[str]] = {}
+    for host, ranks in bound.items():
+        words = f"{ranks[0].binding}: {', '.join(dict.fromkeys(rank.cpus for rank in ranks))}"
+        hosts_by_words.setdefault(words, []).append(host)
+    return "; ".join(f"{words} on {fold(hosts)}" for words, hosts in hosts_by_words.items())
+
+
+def shared_cores(bound: Mapping[str, Sequence[Bound]]) -> list[str]:
+    """Return a warning for each two ranks of a node that have CPUs in common though each should have cores of its own."""
+    texts = []
+    for host, ranks in bound.items():
+        for one, other in combinations([rank for rank in ranks if rank.binding == "cores"], 2):
+            if one.cpu_set & other.cpu_set:
+                pair = f"ranks {one.rank} and {other.rank} share CPUs {one.cpus} of {host}"
+                texts.append(f"{pair}: fewer cores than ranks")
+    return texts
