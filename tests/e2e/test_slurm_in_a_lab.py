@@ -83,8 +83,16 @@ def test_a_job_by_steps_and_by_ssh(controller: Controller) -> None:
 
 def test_a_tune_has_one_job_for_its_whole_search(controller: Controller, tmp_path: Path) -> None:
     space = "\ntunes:\n  - {env: [COMPUTE_MS], default: '60', values: [[10]]}\n"
-    options = ("--templates", str(templates(tmp_path, space)), "--stop-grace", "0.5", "--budget", "25s", "--json")
-    done = controller.orch("tune", *TUNE, *options, "--slurm", "time=10m", timeout_s=120)
+    options = (
+        "--templates",
+        str(templates(tmp_path, space)),
+        "--stop-grace",
+        "0.5",
+        "--budget",
+        f"{40 * judge.patience:g}s",
+        "--json",
+    )
+    done = controller.orch("tune", *TUNE, *options, "--slurm", "time=10m", timeout_s=60)
     assert done.code == 0 and "verdict" in done.json, done
     assert done.err.count("submitted: --time=10 --nodes=2") == 1 and done.err.count("is CANCELLED and out of the queue") == 1
     assert len(controller.runs) > 2
