@@ -93,6 +93,6 @@ def test_a_tune_has_one_job_for_its_whole_search(controller: Controller, tmp_pat
         "--json",
     )
     done = controller.orch("tune", *TUNE, *options, "--slurm", "time=10m", timeout_s=60)
-    assert done.code == 0 and "verdict" in done.json, done
+    assert done.code == 0 and "to use it: env ORCH_HOSTS=runs/" in done.out and "nodelist=node[1-2]'" in done.out, done
     assert done.err.count("submitted: --time=10 --nodes=2") == 1 and done.err.count("is CANCELLED and out of the queue") == 1
     assert len(controller.runs) > 2
