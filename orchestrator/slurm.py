@@ -119,7 +119,7 @@ def parse(text: str) -> Job:
         state=fields["JobState"],
         reason=fields.get("Reason", "").removeprefix("None"),
         user=user,
-        uid=int(number.rstrip(")") or -1),
+        uid=int(digits) if (digits := number.rstrip(")")).isdecimal() else -1,
         nodes=fields.get("NodeList", ""),
         tasks_per_node=count,
         devices=tuple(devices),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from orchestrator.analysis.tune import Tuned
     from orchestrator.record import BenchDir
+    from orchestrator.record.benchfile import BenchRecord
     from orchestrator.results import RunResult
 
 __all__ = ["options_path", "show", "table"]
@@ -40,7 +41,7 @@ def show(bench: BenchDir, as_json: bool) -> None:
         typer.echo(line)
     typer.echo(f"\n{answer(result)}")
     if files:
-        typer.echo(f"\nto use it: {shlex.join(_command(result, files, bench.record().templates))}")
+        typer.echo(f"\nto use it: {shlex.join(_command(result, files, bench.record()))}")
     elif result.verdict == "unfinished":
         option = " --retry-failed" if _pilot_failed(bench) else ""
         typer.echo(f"to continue: orch resume {shlex.quote(bench.path.name)}{option}")
@@ -108,8 +109,10 @@ def options_path(target: Path) -> Path:
     return target.with_name(f"{target.stem}.options.yaml")
 
 
-def _command(result: Tuned, files: list[Path], templates: Sequence[Path]) -> list[str]:
-    """Return the `orch bench` command that uses the result."""
+def _command(result: Tuned, files: list[Path], record: BenchRecord) -> list[str]:
+    """Return the `orch bench` command that uses the result: after a tune in a job of its own, in another job on its hosts."""
+    from orchestrator.inventory import fold
+    from orchestrator.plan.job import JobWanted
     from orchestrator.plan.spec import as_written
     from orchestrator.plan.words import quoted
 
@@ -118,10 +121,19 @@ def _command(result: Tuned, files: list[Path], templates: Sequence[Path]) -> lis
     words += [] if result.batch_size else ["--batch-size", str(spec["batch_size"])]
     words += ["--global-batch", str(result.global_batches[1])] if spec.get("follows") else []
     words += ["--framework", spec["framework"], "--loader", spec["loader"]]
-    words += [word for folder in templates for word in ("--templates", os.path.relpath(folder))]
+    words += [word for folder in record.templates for word in ("--templates", os.path.relpath(folder))]
     words += [word for name, value in result.chosen.items() for word in ("--set", f"{name}={quoted(as_written(value))}")]
     for path in files:
-        words += ["--file" if path.name.endswith(".options.yaml") else "--hosts", os.path.relpath(path)]
+        if path.name.endswith(".options.yaml"):
+            words += ["--file", os.path.relpath(path)]
+        elif record.job:  # no option: Slurm chooses the hosts, and this is what else is known of them
+            words = ["env", f"ORCH_HOSTS={os.path.relpath(path)}", *words]
+        else:
+            words += ["--hosts", os.path.relpath(path)]
+    if record.job and record.planned_with:
+        hosts = record.planned_with.hosts
+        wanted = JobWanted(record.job).on(fold(hosts), len(hosts))
+        words += ["--slurm", ",".join(option.removeprefix("--") for option in wanted.options)]
     return words
 
 

@@ -165,7 +165,7 @@ def _cancel(number: str) -> None:
     """Cancel a job and wait until Slurm lists it no more. Raises RunError if it is listed for two minutes."""
     begin = time.monotonic()
     job = slurm.job(number)
-    if job and not job.has_ended:
+    if job and not job.has_ended and job.state != "COMPLETING":
         slurm.call(["scancel", number])
     while listed := _listed(number):
         if time.monotonic() - begin > _END_S:

@@ -11,6 +11,8 @@ import pytest
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
 from tests.e2e.rig import LONG, QUICK, Controller
+from tests.e2e.test_tune import WORDS as TUNE
+from tests.e2e.test_tune import folder as templates
 from tests.faults.rows.slurm import asked, no_slurm
 from tests.support import judge
 
@@ -36,11 +38,12 @@ transport.close()
 """
 
 
-@pytest.fixture
-def controller(tmp_path: Path) -> Iterator[Controller]:
-    lab: Lab = labs.up(tmp_path / "lab", nodes=2, gpus_per_node=0, slurm=True, say=lambda _: None)
-    (tmp_path / "project").mkdir()
-    made = Controller(lab, tmp_path / "project")
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    folder = tmp_path_factory.mktemp("slurm")
+    lab: Lab = labs.up(folder / "lab", nodes=2, gpus_per_node=0, slurm=True, say=lambda _: None)
+    (folder / "project").mkdir()
+    made = Controller(lab, folder / "project")
     yield made
     made.let_go()
     labs.down(lab.directory)
@@ -76,3 +79,13 @@ def test_a_job_by_steps_and_by_ssh(controller: Controller) -> None:
     judge.wait_for(lambda: not asked(controller.lab, "squeue", "-h"), 30, "the job is listed")
     refused = controller.orch("check", "--only", "reach", "--hosts", f"srun:{number}")
     assert refused.code == 2 and f"Slurm's job {number}: expected a job that runs, got one that is CANCELLED" in refused.err
+
+
+def test_a_tune_has_one_job_for_its_whole_search(controller: Controller, tmp_path: Path) -> None:
+    space = "\ntunes:\n  - {env: [COMPUTE_MS], default: '60', values: [[10]]}\n"
+    budget = f"{40 * judge.patience:g}s"  # enough for all of it; where runs take two seconds it is over before
+    options = ("--templates", str(templates(tmp_path, space)), "--stop-grace", "0.5", "--budget", budget)
+    done = controller.orch("tune", *TUNE, *options, "--slurm", "time=10m", timeout_s=60)
+    assert done.code == 0 and "to use it: env ORCH_HOSTS=runs/" in done.out and "nodelist=node[1-2]'" in done.out, done
+    assert done.err.count("submitted: --time=10 --nodes=2") == 1 and done.err.count("is CANCELLED and out of the queue") == 1
+    assert len(controller.runs) > 2
