@@ -165,7 +165,7 @@ class Call:
                 host=self.host.name,
                 hint="check dmesg on the node: the kernel may have killed it for lack of memory",
             )
-        if '"<string>"' not in output and ("not found" in output or "No such file" in output):
+        if 'File "' not in output and ("not found" in output or "No such file" in output):
             return RunError(
                 f"no interpreter {self._python!r} for the node runner: {output}",
                 kind="node_unfit",
