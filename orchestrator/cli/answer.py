@@ -121,6 +121,7 @@ def _command(result: Tuned, files: list[Path], record: BenchRecord) -> list[str]
     words += [] if result.batch_size else ["--batch-size", str(spec["batch_size"])]
     words += ["--global-batch", str(result.global_batches[1])] if spec.get("follows") else []
     words += ["--framework", spec["framework"], "--loader", spec["loader"]]
+    words += ["--container", spec["container"]] if spec.get("container") else []
     words += [word for folder in record.templates for word in ("--templates", os.path.relpath(folder))]
     words += [word for name, value in result.chosen.items() for word in ("--set", f"{name}={quoted(as_written(value))}")]
     for path in files:

@@ -37,7 +37,7 @@ def _directory(given: Path | None) -> Path:
 
 @app.command()
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=1000, help="Number of nodes.")] = 4,
+    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=4000, help="Number of nodes.")] = 4,
     gpus_per_node: Annotated[
         int | None, typer.Option("--gpus-per-node", help="Divide this machine's GPUs among the nodes.")
     ] = None,

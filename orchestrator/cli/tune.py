@@ -13,6 +13,7 @@ from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
+    Container,
     Detach,
     Exclude,
     Hosts,
@@ -65,6 +66,7 @@ def tune(
     loader: Annotated[str | None, typer.Option("--loader", metavar="L", help="Source of samples.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a full run, including warm-up.")] = None,
     warmup_steps: WarmupSteps = None,
+    container: Container = "",
     timeout: Timeout = None,
     sets: Annotated[
         list[str] | None,
@@ -107,7 +109,7 @@ def tune(
     numerics = allows_numerics(allow)
     single: dict[str, Any] = {
         "dtype": dtype, "batch_size": batch_size, "global_batch": global_batch, "loader": loader,
-        "steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout,
+        "steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout, "container": container or None,
     }  # fmt: skip
     request = tune_request(model, shape=shape, sets=sets or [], budget=budget, single=single)
     bases = template_bases(templates)

@@ -25,7 +25,7 @@ from orchestrator.nodes.node import Upload
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import run_path
 from orchestrator.plan.payload import telemetry_source
-from orchestrator.plan.render import NodePlan, Plan
+from orchestrator.plan.render import Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, StartRecord
 
@@ -60,6 +60,7 @@ class Launch:
         self.owner = owner
         self.watch = Watch(plan, stage, tail=self._grammar.files[0])
         self.hosts = self.watch.hosts
+        self._plans = {node.slot.host: node for node in plan.nodes}
 
     def run(self) -> Outcome:
         """Launch and watch the run. Raises OrchError if nothing was started; any later error is in the outcome."""
@@ -121,15 +122,12 @@ class Launch:
         stage_payload(node, self.folder)
         base = run_path(name, self.plan.run_id)
         node.put(
-            [Upload(f"{base}/{file.path}", file.content.encode(), file.mode) for file in self._plan_of(name).staged],
+            [Upload(f"{base}/{file.path}", file.content.encode(), file.mode) for file in self._plans[name].staged],
             timeout_s=60,
         )
 
     def _drop(self, name: str) -> None:
         self.stage.cluster.nodes[name].ask("drop", run=self.plan.run_id, finished=False, timeout_s=self.stage.limits.ask_s)
-
-    def _plan_of(self, name: str) -> NodePlan:
-        return next(node for node in self.plan.nodes if node.slot.host == name)
 
     def _arm(self) -> None:
         arm_s = self.stage.limits.arm_s
@@ -156,7 +154,7 @@ class Launch:
         self.stage.journal(Event.ARMED)
 
     def _order(self, name: str) -> dict[str, Any]:
-        node, limits = self._plan_of(name), self.stage.limits
+        node, limits = self._plans[name], self.stage.limits
         holding = {"first": (0,), "last": (len(self.hosts) - 1,)}.get(self._grammar.nodes)
         holds_samples = holding is None or node.slot.node_rank in holding
         return {

@@ -35,20 +35,26 @@ _MOST_OUTPUT = 16 << 20
 
 
 def in_directory(folder: Path, source: str) -> Inventory:
-    """Return the inventory of all files of a directory together, each in its own format. Raises ConfigError or Faults of it."""
-    tree = Tree(source, variable_files(folder))
-    found = list(_inventories(folder))
+    """Return the inventory of all files of a directory together, each in its own format. Raises ConfigError or Faults of it.
+
+    Starts no program in it before all other files have proved to be inventories: the directory may have been named by mistake.
+    """
+    variables = variable_files(folder)
+    found = list(_inventories(folder, {folder.resolve()}))
     if not found:
         raise ConfigError("expected inventories of Ansible in the directory, there are none", where=source)
+    programs = {path for path in found if is_program(path)}
+    texts = {path: yamlfile.read_text(path) for path in found if path not in programs and path.stat().st_size}
+    for path, text in texts.items():
+        if formats.recognise(text) == "orch" and "schema:" in text:
+            raise ConfigError(f"expected a file, got a directory with {path.name}", where=source, hint="name a file in it")
+        formats.add_ansible(Tree(source, variables), text, str(path), yamlfile.loads)
+    tree = Tree(source, variables)
     for path in found:
-        if is_program(path):
+        if path in programs:
             ansible.add_yaml(tree, _printed(path), str(path))
-        elif path.stat().st_size:
-            text = yamlfile.read_text(path)
-            if formats.recognise(text) == "orch" and "schema:" in text:
-                message, hint = f"expected a file, got a directory with {path.name}", "name a file in it"
-                raise ConfigError(message, where=source, hint=hint)
-            formats.add_ansible(tree, text, str(path), yamlfile.loads)
+        elif path in texts:
+            formats.add_ansible(tree, texts[path], str(path), yamlfile.loads)
     return inventory_of(tree)
 
 
@@ -70,14 +76,26 @@ def is_program(path: Path) -> bool:
         return False
 
 
-def _inventories(folder: Path) -> Iterator[Path]:
-    """Yield the inventories of a directory and those below it in order. Raises ConfigError for more than any cluster has."""
-    for count, entry in enumerate(sorted(folder.iterdir())):
-        if count > _MOST_FILES:
-            raise ConfigError(f"expected at most {_MOST_FILES} files, got more", where=str(folder))
+def _inventories(folder: Path, seen: set[Path]) -> Iterator[Path]:
+    """Yield the inventories of a directory and those below it in order; of a directory that links lead to again, only once.
+
+    ``seen`` collects all entries. Raises ConfigError for more than any cluster has, and for a directory that cannot be read.
+    """
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=str(folder), hint="name the inventory file") from error
+    for entry in entries:
+        real = entry.resolve() if entry.is_dir() else entry
+        if real in seen:
+            continue
+        seen.add(real)
+        if len(seen) > _MOST_FILES:
+            message = f"expected a directory of inventories, with at most {_MOST_FILES} files in it and below it, got more"
+            raise ConfigError(message, where=str(folder), hint="name the inventory file")
         if not _IGNORED.fullmatch(entry.name):
             if entry.is_dir():
-                yield from _inventories(entry)
+                yield from _inventories(entry, seen)
             elif entry.is_file():
                 yield entry
 

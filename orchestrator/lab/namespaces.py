@@ -25,7 +25,10 @@ from orchestrator.procs import live_pid
 __all__ = ["addresses", "clock_of", "inside", "on_node", "port_of", "start", "start_node", "switch"]
 
 FIRST = ipaddress.IPv4Address("10.11.0.2")
-BRIDGE = "br0"
+NODES_PER_BRIDGE = 1000
+"""A bridge of Linux has 1023 ports. The nodes of a larger lab are on several bridges, each connected to the first, ``br0``."""
+MOST_NODES = 4000
+"""A /20 network has 4094 addresses, and 4000 nodes of 5 processes are within the usual 32,768 process ids of a machine."""
 _START_TIMEOUT_S = 60.0
 _WIDE = 64
 """Labs with more nodes than this get permanent ARP entries: dynamic ones are limited to 1024 for all namespaces of a kernel
@@ -34,8 +37,8 @@ together (``gc_thresh3``), which does not count permanent ones."""
 
 def addresses(count: int) -> list[str]:
     """Return the nodes' addresses: 10.11.0.2 and following."""
-    if not 1 <= count <= 1000:
-        raise ConfigError(f"lab nodes: expected 1 to 1000 (a bridge has 1024 ports), got {count}")
+    if not 1 <= count <= MOST_NODES:
+        raise ConfigError(f"lab nodes: expected 1 to {MOST_NODES}, got {count}")
     return [str(FIRST + index) for index in range(count)]
 
 
@@ -65,10 +68,9 @@ def start(lab: Lab, shares: Sequence[Path]) -> None:
     plan.write_text(machine.plan_text({node.name: _node_plan(lab, node, shares, sshd) for node in lab.nodes}), encoding="utf-8")
     os.mkfifo(_control(lab), 0o600)
     _start_holder(lab, plan)
-    _wire(lab, lab.nodes, f"link add {BRIDGE} address {_mac(str(FIRST - 1))} mtu {lab.mtu} type bridge forward_delay 0\n"
-          f"addr add {FIRST - 1}/{_network(lab).prefixlen} dev {BRIDGE}\nlink set {BRIDGE} up\n")  # fmt: skip
+    _wire(lab, lab.nodes, _bridges(lab))
     if len(lab.nodes) > _WIDE:
-        entries = (f"neigh add {node.address} lladdr {_mac(node.address)} dev {BRIDGE} nud permanent\n" for node in lab.nodes)
+        entries = (f"neigh add {node.address} lladdr {_mac(node.address)} dev br0 nud permanent\n" for node in lab.nodes)
         switch(lab, "".join(entries))
 
 
@@ -138,8 +140,24 @@ def _wire(lab: Lab, nodes: Sequence[LabNode], before: str) -> None:
     for node in nodes:
         pid, port = _wait_for_pid(node.folder / "pid", node.folder / "console.log", node.name), port_of(node)
         far_end = f"peer name eth0 mtu {lab.mtu} address {_mac(node.address)} netns {pid}"
-        lines += [f"link add {port} mtu {lab.mtu} type veth {far_end}\n", f"link set {port} master {BRIDGE} up\n"]
+        lines += [f"link add {port} mtu {lab.mtu} type veth {far_end}\n", f"link set {port} master {_bridge_of(node)} up\n"]
     switch(lab, "".join(lines))
+
+
+def _bridges(lab: Lab) -> str:
+    """Return the lines of ip that make the bridges, the first with the controller's address."""
+    lines = [f"link add br0 address {_mac(str(FIRST - 1))} mtu {lab.mtu} type bridge forward_delay 0\n"]
+    lines += [f"addr add {FIRST - 1}/{_network(lab).prefixlen} dev br0\nlink set br0 up\n"]
+    for bridge in dict.fromkeys(_bridge_of(node) for node in lab.nodes):
+        if bridge != "br0":
+            lines += [f"link add {bridge} mtu {lab.mtu} type bridge forward_delay 0\nlink set {bridge} up\n"]
+            lines += [f"link add {bridge}-br0 mtu {lab.mtu} type veth peer name br0-{bridge} mtu {lab.mtu}\n"]
+            lines += [f"link set {bridge}-br0 master {bridge} up\nlink set br0-{bridge} master br0 up\n"]
+    return "".join(lines)
+
+
+def _bridge_of(node: LabNode) -> str:
+    return f"br{(int(ipaddress.IPv4Address(node.address)) - int(FIRST)) // NODES_PER_BRIDGE}"
 
 
 def _mac(address: str) -> str:

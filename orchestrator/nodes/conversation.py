@@ -168,7 +168,7 @@ class Call:
                 host=self.host.name,
                 hint="check dmesg on the node: the kernel may have killed it for lack of memory",
             )
-        if '"<string>"' not in output and any(words in output for words in _NOT_STARTED):
+        if 'File "' not in output and any(words in output for words in _NOT_STARTED):
             return RunError(
                 f"no interpreter {self._python!r} for the node runner: {output}",
                 kind="node_unfit",

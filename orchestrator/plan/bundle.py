@@ -1,7 +1,8 @@
 """Bundle the modules of a program into one text to send to nodes.
 
 Parts are modules that import each other with ``from noderun.PART import NAME``. In a bundle they share one namespace, so these
-imports are removed. A comment before each part names its file, because line numbers in a node's traceback refer to the bundle.
+imports are removed. Parts are separated by `BOUNDARY`, so that they can be compiled one by one. A comment at the start of each
+names its file, for tracebacks.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["bundle", "parts"]
+__all__ = ["BOUNDARY", "bundle", "parts"]
+
+BOUNDARY = b"\f"
+"""White space to Python, which no module of ours contains otherwise."""
 
 # A regular expression, because every command waits for this: parsing all parts with `ast` takes 28 ms, this takes 1 ms.
 _IMPORT = re.compile(r"^from noderun\.(\w+) import (?:\([^)]*\)|[^(\n]*)\n", re.MULTILINE)
@@ -17,7 +21,8 @@ _IMPORT = re.compile(r"^from noderun\.(\w+) import (?:\([^)]*\)|[^(\n]*)\n", re.
 
 def bundle(folder: Path, entry: str) -> bytes:
     """Return one part of a folder and everything it imports as one self-contained program."""
-    return "".join(f"# ---- noderun/{name}.py\n\n{text}\n" for name, text in parts(folder, entry).items()).encode()
+    texts = (f"# ---- noderun/{name}.py\n\n{text}\n".encode() for name, text in parts(folder, entry).items())
+    return BOUNDARY.join(texts)
 
 
 def parts(folder: Path, entry: str) -> dict[str, str]:

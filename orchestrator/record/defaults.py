@@ -9,6 +9,7 @@ keys, `KEYS`, each named as its option is. Choices of one experiment, such as a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,7 @@ def defaults(root: Path, environment: Mapping[str, str]) -> dict[str, Default]:
 
 
 def _in_file(path: Path, shown: str) -> dict[str, Default]:
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
     from orchestrator import yamlfile
 

@@ -15,7 +15,7 @@ from noderun.spawner import op_spawn
 from noderun.transfer import op_get, op_put
 from noderun.undeploy import op_undeploy
 
-STAY_S = 15
+STAY_S = 60
 OPERATIONS = {
     "drop": op_drop,
     "facts": op_facts,

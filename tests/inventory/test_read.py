@@ -412,6 +412,22 @@ def test_a_directory_without_inventories_is_refused(tmp_path: Path) -> None:
     assert fault == f"{tmp_path}: expected inventories of Ansible in the directory, there are none"
 
 
+def test_a_directory_of_other_things_is_refused_before_a_program_in_it_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "program").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\necho '{{}}'\n")
+    (tmp_path / "a" / "program").chmod(0o755)
+    (tmp_path / "a" / "again").symlink_to(tmp_path)
+    (tmp_path / "settings").write_text("what: [is, this\n")
+    (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
+    assert fault.startswith(f"{tmp_path}/settings")
+    monkeypatch.setattr("orchestrator.inventory.ansible_files._MOST_FILES", 2)
+    (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
+    assert "expected a directory of inventories, with at most 2 files in it and below it, got more" in fault
+    assert not (tmp_path / "started").exists()
+
+
 def test_loops_and_crowds_of_ansible_groups_are_refused() -> None:
     loop = faults_of(lambda: read("n1\n[a:children]\nb\n[b:children]\na\n[a]\nn1\n", "x.ini"))
     assert loop[0].startswith("x.ini:2: expected groups without a loop, got a → b → a")

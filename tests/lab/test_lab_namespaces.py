@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator import lab as labs
 from orchestrator.errors import ConfigError
+from orchestrator.lab import faults, namespaces
 from tests.support.faultlab import MakeLab, Ssh
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
@@ -150,10 +151,22 @@ def test_orphans_are_reaped(make_lab: MakeLab, ssh: Ssh) -> None:
     assert ssh(lab, "node1", "sleep 0.5; grep -l '^State:.Z' /proc/[0-9]*/status").stdout == b""
 
 
-@pytest.mark.parametrize("nodes", [0, 1001])
+@pytest.mark.parametrize("nodes", [0, 4001])
 def test_an_impossible_number_of_nodes_is_refused(make_lab: MakeLab, nodes: int) -> None:
-    with pytest.raises(ConfigError, match=f"expected 1 to 1000.*got {nodes}"):
+    with pytest.raises(ConfigError, match=f"expected 1 to 4000, got {nodes}"):
         make_lab(nodes=nodes)
+
+
+def test_nodes_beyond_the_ports_of_one_bridge_are_reached_on_another_also_after_a_reboot(
+    make_lab: MakeLab, ssh: Ssh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "NODES_PER_BRIDGE", 1)
+    lab = make_lab(nodes=3)
+    greeting = "bash -c 'exec 3<>/dev/tcp/10.11.0.{}/22 && head -c 3 <&3'"
+    assert [ssh(lab, "node2", greeting.format(last)).stdout for last in (2, 4)] == [b"SSH", b"SSH"]
+    faults.crash(lab, "node3")
+    faults.boot(lab, "node3")
+    assert ssh(lab, "node3", greeting.format(2)).stdout == b"SSH"
 
 
 def test_more_gpus_than_there_are_is_refused(make_lab: MakeLab) -> None:

@@ -436,6 +436,7 @@ def test_a_tune_is_one_cell_run_once_within_its_budget_and_without_a_baseline() 
     assert cells_of(bench) == ["mill 2n4g fp16"] and bench.schedule == Schedule(budget_s=1200.0)
     assert (bench.cells[0].steps, bench.cells[0].options["seed"]) == (40, 5)
     assert cells_of(bench_of(tune())) == ["mill 4n8g fp32"]
+    assert bench_of(tune(single={"container": "podman:localhost/pt"})).cells[0].container == "podman:localhost/pt"
 
 
 @pytest.mark.parametrize(

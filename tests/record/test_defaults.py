@@ -37,6 +37,13 @@ def test_the_project_wins_over_the_user_key_by_key(tmp_path: Path) -> None:
     assert found["lease"].where == f"{tmp_path}/orch.yaml:2: lease"
 
 
+def test_a_folder_in_place_of_the_file_is_refused_not_ignored(tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").mkdir()
+    with pytest.raises(ConfigError, match="expected a file, got a directory") as refused:
+        defaults(tmp_path, {})
+    assert refused.value.where == f"{tmp_path}/orch.yaml"
+
+
 def test_the_users_file_lies_where_xdg_says_unless_that_is_relative(tmp_path: Path) -> None:
     written(tmp_path, user="repeats: 7\n")
     (tmp_path / "xdg" / "orch").mkdir(parents=True)

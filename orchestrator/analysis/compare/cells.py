@@ -10,7 +10,6 @@ reported as one. ``docs/metrics.md`` describes the rule and its error rate.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -21,7 +20,14 @@ from orchestrator.inventory import nearest
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.spec import as_written
 from orchestrator.results import Cell, Interval, mean
-from orchestrator.results.numbers.intervals import chance, change_chance, change_interval, holm, least_chance
+from orchestrator.results.numbers.intervals import (
+    chance,
+    change_chance,
+    change_interval,
+    geometric_mean,
+    holm,
+    least_chance,
+)
 from orchestrator.results.numbers.throughput import WORTH
 
 __all__ = [
@@ -275,7 +281,7 @@ def _typical(cell: Cell) -> float | None:
     """Return the geometric mean of a cell's values, their mean if some are not above 0; None without values."""
     if not (cell.values and cell.is_positive):
         return mean(cell.values) if cell.values else None
-    return math.exp(mean([math.log(value) for value in cell.values]))
+    return geometric_mean(cell.values)
 
 
 def _case(cell: Cell, varying: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from itertools import islice
 from orchestrator.analysis.tune.candidates import Candidate, children, design
 from orchestrator.plan import Knob
 from orchestrator.results import Interval
-from orchestrator.results.numbers.intervals import ratio_interval
+from orchestrator.results.numbers.intervals import geometric_mean, ratio_interval
 
 __all__ = [
     "TuneSchedule",
@@ -241,6 +241,6 @@ def gain(measured: RungResult) -> Gain | None:
     (best,) = measured.rung.candidates
     default = (0,) * len(best)
     faster, base = ({at: speed for at, speed in measured.speeds[key].items() if speed} for key in (best, default))
-    logs = [math.log(speed / base[repeat]) for repeat, speed in faster.items() if repeat in base]
+    ratios = [speed / base[repeat] for repeat, speed in faster.items() if repeat in base]
     ends = ratio_interval(faster, base)
-    return Gain(math.exp(math.fsum(logs) / len(logs)), ends, len(logs)) if ends else None
+    return Gain(geometric_mean(ratios), ends, len(ratios)) if ends else None

@@ -24,7 +24,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.results.numbers.intervals import Interval, around, student
+from orchestrator.results.numbers.intervals import Interval, around, logarithms, student, times_exp
 
 __all__ = ["STEADY", "Drift", "Estimate", "Placed", "drift_of", "typical_ratio", "typical_value"]
 
@@ -68,10 +68,6 @@ class Drift:
         """Return the distance of a run from the middle of the bench, in runs; 0 if it ran in another bench."""
         return 0.0 if run.place is None or not self.slope else run.place - self.middle
 
-    def removed(self, run: Placed) -> float:
-        """Return the logarithm of a run's speed without the drift."""
-        return math.log(run.value) - self.slope * self.offset(run)
-
 
 STEADY = Drift()
 
@@ -107,7 +103,7 @@ def drift_of(cells: Sequence[Sequence[Placed]]) -> Drift:
 
 def typical_value(runs: Sequence[Placed], drift: Drift = STEADY) -> Estimate:
     """Return the speed of one or more runs of a configuration in the middle of the bench."""
-    return _estimate([drift.removed(run) for run in runs], [drift.offset(run) for run in runs], drift.squares)
+    return _estimate([run.value for run in runs], [drift.offset(run) for run in runs], drift.slope, drift.squares)
 
 
 def typical_ratio(runs: Mapping[int, Placed], others: Mapping[int, Placed], drift: Drift = STEADY) -> Estimate | None:
@@ -118,20 +114,22 @@ def typical_ratio(runs: Mapping[int, Placed], others: Mapping[int, Placed], drif
     pairs = [(run, others[repeat]) for repeat, run in runs.items() if repeat in others]
     if len(pairs) < 2:
         return None
-    logs = [drift.removed(run) - drift.removed(other) for run, other in pairs]
+    ratios = [run.value / other.value for run, other in pairs]
     # The noise of a difference has twice the variance of the noise that the slope's uncertainty comes from.
-    return _estimate(logs, [drift.offset(run) - drift.offset(other) for run, other in pairs], 2 * drift.squares)
+    return _estimate(ratios, [drift.offset(run) - drift.offset(other) for run, other in pairs], drift.slope, 2 * drift.squares)
 
 
-def _estimate(logs: Sequence[float], offsets: Sequence[float], squares: float) -> Estimate:
-    """Return the estimate from logarithms without drift.
+def _estimate(values: Sequence[float], offsets: Sequence[float], slope: float, squares: float) -> Estimate:
+    """Return the estimate from values and their distances from the middle of the bench, in runs.
 
     The slope was fitted to these as well: it took the share ``fitted`` of a degree of freedom from them. If they lie to one
     side of the middle, the uncertainty of the slope is added.
     """
-    centre = _mean(offsets)
+    unit, centre = values[0], _mean(offsets)
+    logs = [log - slope * offset for log, offset in zip(logarithms(values), offsets, strict=True)]
     fitted = math.fsum((offset - centre) ** 2 for offset in offsets) / squares
-    return Estimate(math.exp(_mean(logs)), around(logs, fitted=fitted, added=centre * centre / squares))
+    ends = around(logs, unit=unit, fitted=fitted, added=centre * centre / squares)
+    return Estimate(times_exp(unit, _mean(logs)), ends)
 
 
 def _mean(values: Sequence[float]) -> float:

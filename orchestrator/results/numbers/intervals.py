@@ -27,13 +27,16 @@ __all__ = [
     "change_chance",
     "change_interval",
     "chance",
+    "geometric_mean",
     "holm",
     "interval",
     "least_chance",
+    "logarithms",
     "outliers",
     "plain_interval",
     "ratio_interval",
     "student",
+    "times_exp",
 ]
 
 LEVEL = 0.95
@@ -62,7 +65,30 @@ class Interval:
 
 def interval(speeds: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Return the interval of the typical speed from repeats, all above 0; None for fewer than two."""
-    return around([math.log(speed) for speed in speeds], level)
+    return around(logarithms(speeds), level, unit=speeds[0]) if speeds else None
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean of one or more values above 0. That of equal values is exactly their value.
+
+    >>> geometric_mean([9.0, 9.0, 9.0]), geometric_mean([8.0, 2.0])
+    (9.0, 4.0)
+    """
+    return times_exp(values[0], math.fsum(logarithms(values)) / len(values))
+
+
+def logarithms(values: Sequence[float]) -> list[float]:
+    """Return the logarithms of values in units of the first one.
+
+    Those of equal values are 0, so that nothing is rounded on the way back by `times_exp`: exp(log(9)) is 9.000000000000002.
+    """
+    return [math.log(value) - math.log(values[0]) for value in values]
+
+
+def times_exp(unit: float, log: float) -> float:
+    """Return ``unit``, above 0, times the exponential of ``log``; at most a number near the largest float."""
+    total = math.log(unit) + log
+    return unit * math.exp(log) if max(abs(log), abs(total)) < _LARGEST else math.exp(max(-_LARGEST, min(total, _LARGEST)))
 
 
 def plain_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
@@ -84,11 +110,14 @@ def ratio_interval(speeds: Mapping[int, float], others: Mapping[int, float], lev
     Repeats with the same index ran one after the other, so drift over a bench is common to both and cancels in their ratio.
     None if the cells share fewer than two repeats.
     """
-    return around([math.log(speed / others[repeat]) for repeat, speed in speeds.items() if repeat in others], level)
+    ratios = [speed / others[repeat] for repeat, speed in speeds.items() if repeat in others]
+    return interval(ratios, level)
 
 
-def around(logs: Sequence[float], level: float = LEVEL, *, fitted: float = 0.0, added: float = 0.0) -> Interval | None:
-    """Return Student's interval around the exponential of the mean of logarithms, None for fewer than two.
+def around(
+    logs: Sequence[float], level: float = LEVEL, *, unit: float = 1.0, fitted: float = 0.0, added: float = 0.0
+) -> Interval | None:
+    """Return Student's interval around ``unit`` times the exponential of the mean of logarithms, None for fewer than two.
 
     If a line was fitted to more values than these and taken out of them, ``fitted`` is the share of its one degree of freedom
     that came from these, 0 to 1: it is missing from their scatter (degrees of freedom by F. E. Satterthwaite, Biometrics
@@ -104,7 +133,7 @@ def around(logs: Sequence[float], level: float = LEVEL, *, fitted: float = 0.0, 
     scatter = math.fsum((log - centre) ** 2 for log in logs) / free
     freedom = free**2 / (count - 2 + (1 - fitted) ** 2)
     half = float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(scatter * (1 / count + added))
-    return Interval(math.exp(max(centre - half, -_LARGEST)), math.exp(min(centre + half, _LARGEST)), level)
+    return Interval(times_exp(unit, centre - half), times_exp(unit, centre + half), level)
 
 
 def change_interval(before: Sequence[float], after: Sequence[float], level: float = LEVEL) -> Interval | None:
@@ -122,9 +151,10 @@ def change_interval(before: Sequence[float], after: Sequence[float], level: floa
         return None
     from scipy.special import stdtrit
 
-    centre, error, freedom = _welch(before, after)
+    _, error, freedom = _welch(before, after)
     half = float(stdtrit(freedom, (1 + level) / 2)) * error
-    return Interval(math.exp(max(centre - half, -_LARGEST)), math.exp(min(centre + half, _LARGEST)), level)
+    change = geometric_mean(after) / geometric_mean(before)
+    return Interval(times_exp(change, -half), times_exp(change, half), level)
 
 
 def change_chance(before: Sequence[float], after: Sequence[float]) -> float:

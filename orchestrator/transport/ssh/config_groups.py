@@ -50,8 +50,8 @@ def _in_effect(path: Path, base: Path, name: str, depth: int) -> Iterator[tuple[
     except FileNotFoundError:
         return
     state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    for patterns, lines in _blocks(path, state):
-        for keyword, value in lines if _chosen(patterns, name) else ():
+    for lines in _read(path, state).about(name):
+        for keyword, value in lines:
             if keyword in _NAMED or set(value) & set("%$") or ('"' in value and keyword in ("include", "hostname")):
                 raise _Unclear
             if keyword != "include":
@@ -63,21 +63,44 @@ def _in_effect(path: Path, base: Path, name: str, depth: int) -> Iterator[tuple[
                     yield from _in_effect(included, base, name, depth + 1)
 
 
+class _File:
+    """A configuration file, read once: the lines below each ``Host`` line, and an index of the names without wildcards.
+
+    Without the index, hosts that each have a block would cost the square of their number.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._blocks: list[tuple[tuple[str, ...], list[tuple[str, str]]]] = [(("*",), [])]
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            match = _LINE.match(line)
+            if not match or match[1].lower() == "match" or (match[1].lower() == "host" and '"' in match[2]):
+                raise _Unclear
+            if match[1].lower() == "host":
+                self._blocks.append((tuple(match[2].split()), []))
+            else:
+                self._blocks[-1][1].append((match[1].lower(), match[2]))
+        self._plain: dict[str, set[int]] = {}
+        self._patterned: set[int] = set()
+        for number, (patterns, _) in enumerate(self._blocks):
+            if any(set(pattern) & set("*?!") for pattern in patterns):
+                self._patterned.add(number)
+            for pattern in patterns:
+                self._plain.setdefault(pattern, set()).add(number)
+
+    def about(self, name: str) -> Iterator[list[tuple[str, str]]]:
+        """Yield the lines of each block that applies to ``name``, in order."""
+        for number in sorted(self._plain.get(name, set()) | self._patterned):
+            patterns, lines = self._blocks[number]
+            if _chosen(patterns, name):
+                yield lines
+
+
 @lru_cache(maxsize=16)
-def _blocks(path: Path, state: tuple[int, ...]) -> list[tuple[tuple[str, ...], list[tuple[str, str]]]]:
-    """Return (patterns of a ``Host`` line, lines below it) of a file, in order; the file is read once per ``state``."""
-    blocks: list[tuple[tuple[str, ...], list[tuple[str, str]]]] = [(("*",), [])]
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        match = _LINE.match(line)
-        if not match or match[1].lower() == "match" or (match[1].lower() == "host" and '"' in match[2]):
-            raise _Unclear
-        if match[1].lower() == "host":
-            blocks.append((tuple(match[2].split()), []))
-        else:
-            blocks[-1][1].append((match[1].lower(), match[2]))
-    return blocks
+def _read(path: Path, state: tuple[int, ...]) -> _File:
+    """Read a configuration file, once per ``state``."""
+    return _File(path)
 
 
 def _chosen(patterns: Sequence[str], name: str) -> bool:

@@ -15,7 +15,7 @@ from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.schedule import Schedule
 from orchestrator.results.numbers.drift import STEADY, Placed, drift_of, typical_ratio, typical_value
-from orchestrator.results.numbers.intervals import interval, ratio_interval
+from orchestrator.results.numbers.intervals import Interval, change_interval, interval, ratio_interval
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Summary, summarize
@@ -89,6 +89,13 @@ def test_without_drift_the_numbers_are_geometric_means_with_students_interval(a:
     ]
     for ours_of, usual in pairs:
         assert ours_of and usual and (ours_of.low, ours_of.high) == pytest.approx((usual.low, usual.high))
+
+
+def test_equal_repeats_give_exactly_their_value() -> None:
+    nines, ones = ({n: Placed(n, value) for n in range(3)} for value in (9.0, 1.0))
+    value, ratio = typical_value(list(nines.values())), typical_ratio(nines, ones)
+    assert ratio and [(each.value, each.interval) for each in (value, ratio)] == [(9.0, Interval(9.0, 9.0, 0.95))] * 2
+    assert change_interval([1.0, 1.0], [9.0, 9.0]) == Interval(9.0, 9.0, 0.95)
 
 
 def test_few_runs_and_runs_of_other_benches_have_no_drift() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.transport.ssh import config_groups
 from orchestrator.transport.ssh.config_groups import likeness
 
 NAMES = ["node1", "node2", "node10", "gpu-a", "gpu-b", "10.11.0.2", "10.11.0.3", "login.example"]
@@ -80,3 +81,13 @@ def test_a_changed_file_changes_what_is_alike(tmp_path: Path) -> None:
 
 def test_without_any_configuration_all_names_are_alike(tmp_path: Path) -> None:
     assert likeness("none", tmp_path, "node1") == ((), "node1") and likeness("none", tmp_path, "Node2") == ((), "node2")
+
+
+def test_a_block_for_each_host_costs_each_host_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config"
+    config.write_text("".join(f"Host n{n} 10.0.0.{n}\n  Port {n}\n" for n in range(1, 101)) + "Host *\n  User alice\n")
+    compared: list[str] = []
+    chosen = config_groups._chosen
+    monkeypatch.setattr(config_groups, "_chosen", lambda patterns, name: compared.append(name) or chosen(patterns, name))
+    assert likeness(str(config), tmp_path, "n7") == ((("port", "7"), ("user", "alice")), "n7")
+    assert len(compared) == 3, "its own block, the one for all, and what stands above the first"
