@@ -63,12 +63,13 @@ DOORS = {
     ),
     "record": (
         "archive bench_parts benchfile borrow defaults evidence journal manifest node_record owed project refused removal "
-        "reread rundir sealed state_file submission"
+        "reread rundir sealed state_file submission telemetry"
     ),
     "report": "cells checks compare explain formats/json history published published_language terminal text trend tune",
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives numbers/intervals "
-        "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"
+        "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally telemetry/use "
+        "values"
     ),
     "transport": "connections",
 }

@@ -18,8 +18,9 @@ QUIET_S = 0.5
 """After the start nothing is done for so long: all nodes start at one instant, and some of them may be one machine."""
 LEAVE_S = 0.5
 MOST_TELEMETRY_BYTES = 4 << 20
-SAMPLES = "samples"
-"""What it writes, in the directory of the run: the logs get it at the end, because a long run's samples are thinned out."""
+SAMPLES = ".orch-samples"
+"""What it writes, in the directory of the run, where a program may write too: the logs get it at the end, because a long run's
+samples are thinned out."""
 
 
 class Sampler:

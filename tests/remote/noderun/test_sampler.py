@@ -48,7 +48,7 @@ def samplers(machine: Machine) -> list[int]:
 
 
 def wait_for_samples(machine: Machine) -> None:
-    path = machine.folder(RUN) / "samples"
+    path = machine.folder(RUN) / ".orch-samples"
     judge.wait_for(lambda: path.exists() and path.read_bytes().count(b"\n") > 1, 10, "nothing is sampled")
 
 
@@ -61,7 +61,7 @@ def test_a_run_leaves_its_samples_among_its_logs_with_their_digest(machine: Mach
     assert samples and record["started_mono_s"] < samples.times[0] and samples.times[-1] <= record["ended_mono_s"]
     assert len(samples.times) >= 2 and samples.points("busy_s")[-1][1] > 0 and samples.cost is not None
     assert samples.times[-1] - record["ranks"][0]["ended_mono_s"] > -1.5, "the last row is of the end"
-    assert not samplers(machine) and not (machine.folder(RUN) / "samples").exists()
+    assert not samplers(machine) and not (machine.folder(RUN) / ".orch-samples").exists()
 
 
 def test_without_the_order_nothing_is_sampled(machine: Machine) -> None:
