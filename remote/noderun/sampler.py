@@ -2,7 +2,7 @@
 
 It is a child of the supervisor and none of the run's processes. It is forked before the start, because a fork at the start
 would delay it, and sleeps until the run has begun. What it reads may hang in a driver, so nothing waits for it longer than
-`LEAVE_S`.
+twice `LEAVE_S`: for its last sample, and for its end.
 """
 
 import contextlib
