@@ -48,9 +48,9 @@ MAY_USE = {
 DOORS = {
     "analysis": (
         "bisect/answer bisect/differences bisect/search bisect/shares bisect/state compare/causes compare/cells "
-        "compare/suspects explain/prediction history published/doubts published/folders published/foreign published/language "
-        "published/language_doubts published/nearest published/reference published/rules published/schema "
-        "published/tables tune/answer tune/candidates tune/halving tune/state"
+        "compare/suspects explain/prediction history published/doubts published/folders published/foreign "
+        "published/language published/language_doubts published/nearest published/reference published/rules "
+        "published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
     "checks": "among check differences facts gpu_states gpus judge load",
     "cli": "process",
@@ -59,18 +59,19 @@ DOORS = {
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "baselines bench command_line containers environment expectations folders framework job measures payload placement "
-        "published_schema render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial "
-        "variables words"
+        "baselines bench command_line containers environment expectations folders framework job measures payload "
+        "placement published_schema render request run_schema scaffold scaling schedule schema schema_faults spec "
+        "transformer trial variables words"
     ),
     "record": (
         "archive bench_parts benchfile bisect_record borrow defaults evidence journal manifest node_record owed project "
-        "refused removal reread rundir sealed state_file submission"
+        "refused removal reread rundir sealed state_file submission telemetry"
     ),
     "report": "bisect cells checks compare explain formats/json history published published_language terminal text trend tune",
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives numbers/intervals "
-        "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"
+        "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally "
+        "telemetry/use values"
     ),
     "transport": "connections",
 }

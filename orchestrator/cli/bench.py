@@ -24,6 +24,7 @@ from orchestrator.cli.options import (
     Selection,
     StallTimeout,
     StopGrace,
+    Telemetry,
     Templates,
     Timeout,
     Wait,
@@ -142,6 +143,7 @@ def bench(
     first_line: FirstLineTimeout = 600.0,
     stall: StallTimeout = 600.0,
     output_limit: Annotated[int, typer.Option("--output-limit", min=1, help="Most MiB of logs of a run on one node.")] = 1024,
+    telemetry: Telemetry = True,
     wait: Wait = False,
     wait_limit: WaitLimit = "",
     keep_going: KeepGoing = False,
@@ -219,6 +221,7 @@ def bench(
         first_line_s=first_line,
         stall_s=stall,
         output_bytes=output_limit << 20,
+        telemetry=telemetry,
         wait_s=waiting_s(wait, wait_limit),
     )
     with hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as selection:

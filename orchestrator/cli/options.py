@@ -119,6 +119,9 @@ StallTimeout = Annotated[
         help="Most time between two lines of a log.",
     ),
 ]
+Telemetry = Annotated[
+    bool, typer.Option("--telemetry/--no-telemetry", help="Sample power, clocks, load and errors of the nodes once a second.")
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold; --wait 30m: at most that long.")]
 WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Also start runs that would fail as an earlier one did.")]

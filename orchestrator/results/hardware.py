@@ -15,6 +15,7 @@ from orchestrator.checks.gpus import conditions
 from orchestrator.checks.load import WORTH, Load, busy_with_others
 from orchestrator.inventory import fold
 from orchestrator.results.numbers.peaks import MODELS
+from orchestrator.results.numbers.steadiness import MORE_WARM_UP
 from orchestrator.results.run import Lowered, RunResult
 from orchestrator.results.telemetry.doubts import busiest
 
@@ -190,7 +191,9 @@ def unsteady_in(runs: Sequence[RunResult]) -> list[str]:
     if not affected:
         return []
     worst = max(affected, key=lambda run: run.step_times.variation if run.step_times else 0.0)
-    texts = "; ".join([*worst.unsteady, *_too_early(worst)])
+    early = _too_early(worst)
+    known = [text.replace(f"; {MORE_WARM_UP}", "") if early else text for text in worst.unsteady]
+    texts = "; ".join([*known, *early])
     if len(runs) == 1:
         return [f"not steady: {texts}"]
     return [f"not steady in {len(affected)} of {len(runs)} runs; in repeat {worst.repeat}: {texts}"]

@@ -2,7 +2,7 @@
 
 These files are not sent to a node one by one. `orchestrator.plan.bundle` joins a part and everything it imports into one text
 with one shared namespace. A name may therefore be defined in one part only, and parts import each other only by
-``from noderun.PART import NAME``. There are two such texts, each named after its last part.
+``from noderun.PART import NAME``. There are four such texts, each named after its last part.
 
 ``serve`` is the node runner. It works in two ways.
 
@@ -19,6 +19,9 @@ with one shared namespace. A name may therefore be defined in one part only, and
 
 ``rank`` wraps each rank of a run, as ``rank_wrapper.py -- ARGV…``: it gives the rank its own log files and records how it
 ended. It imports few parts and few modules, because all ranks of a node start at the same moment.
+
+``telemetry`` samples the node while a run lasts, in a process that the supervisor forks. ``inside`` is what preflight starts
+in a container.
 
 Modules that only some requests need are imported inside those requests: every request on every node starts this program anew.
 

@@ -307,4 +307,6 @@ class NvidiaProcesses:
         """Tell of a process on a GPU, once."""
         if (place, pid) not in self.told and len(self.told) < FEW and not self.run.has(pid):
             self.told.add((place, pid))
+            if name_of(pid).startswith("nvidia-cuda-mps"):
+                return  # through which processes of the run may share a GPU
             self.tell(event="process", gpu=place, pid=pid, name=name_of(pid), user=owners([str(pid)]).get(str(pid), ""))

@@ -2,7 +2,7 @@
 
 It is a child of the supervisor and none of the run's processes. It is forked before the start, because a fork at the start
 would delay it, and sleeps until the run has begun. What it reads may hang in a driver, so nothing waits for it longer than
-`LEAVE_S`.
+twice `LEAVE_S`: for its last sample, and for its end.
 """
 
 import contextlib
@@ -18,8 +18,9 @@ QUIET_S = 0.5
 """After the start nothing is done for so long: all nodes start at one instant, and some of them may be one machine."""
 LEAVE_S = 0.5
 MOST_TELEMETRY_BYTES = 4 << 20
-SAMPLES = "samples"
-"""What it writes, in the directory of the run: the logs get it at the end, because a long run's samples are thinned out."""
+SAMPLES = ".orch-samples"
+"""What it writes, in the directory of the run, where a program may write too: the logs get it at the end, because a long run's
+samples are thinned out."""
 
 
 class Sampler:

@@ -66,6 +66,18 @@ def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
     assert forms["mllog"].out.count('"key": "tracked_stats"') == 3
 
 
+def test_nodes_are_sampled_while_a_run_lasts_and_not_where_nobody_wants_it(controller: Controller) -> None:
+    words = (*SMALL, "--set", "compute_ms=100", "--steps", "40", "--warmup-steps", "5", "--nodes", "2")
+    sampled = controller.orch("bench", *words, "--json")
+    (run,) = sampled.json["telemetry"]
+    assert [node["host"] for node in run["nodes"]] == ["node1", "node2"] and run["seconds"] == pytest.approx(3.5, rel=0.3)
+    assert all(node["samples"] >= 2 and node["sent_bytes_per_s"] > 0 and node["gpus"] == [] for node in run["nodes"]), run
+    controller.assert_all_bytes_are_home("node1", "node2")
+    assert judge.ours(controller.lab) == []
+    assert controller.orch("bench", *words, "--no-telemetry", "--json").json["telemetry"] == []
+    assert not list(controller.bench.glob("*/logs/*/telemetry.jsonl"))
+
+
 def test_the_summary_needs_nothing_but_the_run_directory(controller: Controller, tmp_path: Path) -> None:
     assert controller.orch("bench", *QUICK, "--nodes", "2").code == 0
     shown = controller.orch("summarize", "--json")

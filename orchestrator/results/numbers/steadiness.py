@@ -18,8 +18,19 @@ from itertools import accumulate
 
 from orchestrator.results.numbers.throughput import WORTH, Stretch, mean, median
 
-__all__ = ["clipped", "correlation", "differences", "mean_square", "slow_steps", "stretch_apart", "trend", "unsteady"]
+__all__ = [
+    "MORE_WARM_UP",
+    "clipped",
+    "correlation",
+    "differences",
+    "mean_square",
+    "slow_steps",
+    "stretch_apart",
+    "trend",
+    "unsteady",
+]
 
+MORE_WARM_UP = "more --warmup-steps may be needed"
 _NORMAL = 1.4826
 """The standard deviation of normal values over their median absolute deviation."""
 _FAR, _SLOW = 6.0, 0.25
@@ -150,12 +161,12 @@ def _of_stretch(window: Sequence[Stretch], times: Sequence[float], span: tuple[i
     usual = _typical(times, fast)
     words = f"{_spans(window, slow)} took {_typical(times, slow) / usual - 1:.1%} longer per step than the others"
     at_the_start = slow[0] == 0 and slow[-1] == len(slow) - 1
-    hint = "; more --warmup-steps may be needed" if at_the_start else ""
+    hint = f"; {MORE_WARM_UP}" if at_the_start else ""
     return f"{words}; that is {_cost(window, times, slow, usual)}{hint}"
 
 
 def _of_trend(times: Sequence[float], grown: float) -> str:
-    how, cause = ("slower", "the machine slows down") if grown > 0 else ("faster", "more --warmup-steps may be needed")
+    how, cause = ("slower", "the machine slows down") if grown > 0 else ("faster", MORE_WARM_UP)
     fifth = len(times) // 5
     usual = median(times[:fifth] if grown > 0 else times[-fifth:])
     lost = math.fsum(time - usual for time in times) / math.fsum(times)

@@ -36,6 +36,9 @@ _AT_LEVEL = 0.5
 """Least share of what follows the start that is at the level of the last segment."""
 _LEAST = 0.25
 """Least share of a run that is in its steady state, as of the 2000 iterations of Barrett et al. at least 500."""
+_OF_MEDIAN, _CERTAIN = 1.2533, 3.0
+"""The standard error of a median of normal values over that of their mean; levels that differ by less than so many standard
+errors are equal too."""
 _FAR, _SLOW = 6.0, 0.25
 """A single slow step is this many standard deviations, and this share, above the level."""
 
@@ -56,8 +59,8 @@ class SteadyStart:
 def steady_start(lines: Sequence[Stretch]) -> SteadyStart | None:
     """Return where the steady state began, from all lines of a run in order, warm-up included; None for fewer than 20 lines.
 
-    Levels that differ by less than `WORTH` are equal. A stretch of slower steps later on is no warm-up; `steadiness` reports
-    it.
+    Levels that differ by less than `WORTH`, or by no more than chance, are equal. A stretch of slower steps later on is no
+    warm-up; `steadiness` reports it.
     """
     if len(lines) < _FEWEST:
         return None
@@ -71,7 +74,12 @@ def steady_start(lines: Sequence[Stretch]) -> SteadyStart | None:
     bounds = [0, *(place + 1 for place in _changes(clipped(white, noise), noise)), len(times)]
     segments = list(zip(bounds, bounds[1:], strict=False))
     levels = [median(times[first:last]) for first, last in segments]
-    at_level = [abs(level / levels[-1] - 1) < WORTH for level in levels]
+    error = _OF_MEDIAN * noise / (1 - correlated)
+    last = bounds[-1] - bounds[-2]
+    at_level = [
+        abs(level / levels[-1] - 1) < max(WORTH, _CERTAIN * error * math.sqrt(1 / (stop - begin) + 1 / last))
+        for level, (begin, stop) in zip(levels[:-1], segments, strict=False)
+    ] + [True]
     first = at_level.index(True)
     start = segments[first][0]
     alike = sum(last - begin for (begin, last), is_at in zip(segments, at_level, strict=True) if is_at)

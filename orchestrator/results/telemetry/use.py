@@ -23,6 +23,8 @@ REASONS = {
 }
 """Bits of nvmlClocksEventReasons, by their names in nvidia-smi's ``clocks_event_reasons_counters``."""
 CLOCK, HOTTEST = "clock of a GPU, MHz", "hottest GPU, °C"
+_ENOUGH = 5
+"""Fewer samples say little of how long clocks were lowered."""
 _MOST_POINTS = 120
 """Of a line of a chart."""
 _ERRORS = {
@@ -151,7 +153,7 @@ def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float)
 
     counted = rate_over(points("energy_j"), begin, end)
     reasons = [int(bits) for bits in readings_in(points("reasons"), begin, end)]
-    lowered = {name: sum(bool(bits & bit) for bits in reasons) / len(reasons) for bit, name in REASONS.items() if reasons}
+    lowered = {name: sum(bool(bits & bit) for bits in reasons) / max(1, len(reasons)) for bit, name in REASONS.items()}
     errors = {words: int(grown_by(points(word), begin, end)) for word, words in _ERRORS.items()}
     return GpuUse(
         name=gpu.name,
@@ -164,7 +166,7 @@ def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float)
         most_mhz=gpu.most_mhz,
         celsius=highest("celsius"),
         memory_bytes=highest("memory_bytes"),
-        lowered=lowered,
+        lowered=lowered if len(reasons) >= _ENOUGH else {},
         errors={words: count for words, count in errors.items() if count},
     )
 

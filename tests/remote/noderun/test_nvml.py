@@ -4,27 +4,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from noderun import nvml
-
-SOURCE = Path(__file__).parents[2] / "support" / "driver.c"
+from tests.support.driver import stand_in
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
-    if not shutil.which("cc"):
-        pytest.skip("no C compiler for the driver's stand-in")
-    library = tmp_path_factory.mktemp("driver") / "libnvidia-ml.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(SOURCE)], check=True, timeout=60)
-    return str(library)
+    return stand_in(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 from orchestrator.plan.payload import telemetry_source
 from orchestrator.record.telemetry import telemetry_of
 from tests.support import judge
+from tests.support.driver import stand_in
 from tests.support.machine import RUN, Machine, rank
 
 pytestmark = pytest.mark.timeout(60)
@@ -48,7 +49,7 @@ def samplers(machine: Machine) -> list[int]:
 
 
 def wait_for_samples(machine: Machine) -> None:
-    path = machine.folder(RUN) / "samples"
+    path = machine.folder(RUN) / ".orch-samples"
     judge.wait_for(lambda: path.exists() and path.read_bytes().count(b"\n") > 1, 10, "nothing is sampled")
 
 
@@ -61,7 +62,7 @@ def test_a_run_leaves_its_samples_among_its_logs_with_their_digest(machine: Mach
     assert samples and record["started_mono_s"] < samples.times[0] and samples.times[-1] <= record["ended_mono_s"]
     assert len(samples.times) >= 2 and samples.points("busy_s")[-1][1] > 0 and samples.cost is not None
     assert samples.times[-1] - record["ranks"][0]["ended_mono_s"] > -1.5, "the last row is of the end"
-    assert not samplers(machine) and not (machine.folder(RUN) / "samples").exists()
+    assert not samplers(machine) and not (machine.folder(RUN) / ".orch-samples").exists()
 
 
 def test_without_the_order_nothing_is_sampled(machine: Machine) -> None:
@@ -78,6 +79,33 @@ def test_a_sampler_that_hangs_delays_no_end_and_what_it_wrote_comes_as_whole_lin
     assert record["ended_mono_s"] - record["stopped_mono_s"] < 2.0
     assert (machine.folder(RUN) / "logs" / "telemetry.jsonl").read_text().splitlines()[1] == "[1.0]"
     judge.wait_for(lambda: not Path(f"/proc/{sampler}").exists(), 3, "it stays")
+
+
+def with_driver(folder: Path, *flags: str) -> dict[str, Any]:
+    """The order to sample two GPUs of the stand-in for NVIDIA's library."""
+    source = telemetry_source().decode()
+    named = source.replace('LIBRARY = "libnvidia-ml.so.1"', f'LIBRARY = "{stand_in(folder, *flags)}"')
+    assert named != source
+    return {"source": named, "device": "cuda", "devices": "0,1"}
+
+
+def test_the_gpus_of_the_run_are_sampled(machine: Machine, tmp_path: Path) -> None:
+    line = machine.start(RUN, rank("import time; time.sleep(2)"), telemetry=with_driver(tmp_path))
+    line.wait_for("ended")
+    samples = telemetry_of((machine.folder(RUN) / "logs" / "telemetry.jsonl").read_bytes(), "node1")
+    assert samples and [gpu.uuid for gpu in samples.gpus] == ["GPU-1b2c", "GPU-1bff"]
+    assert {watts for _, watts in samples.points("gpu1.power_w")} == {654.321}
+    assert [(event.kind, event.gpu, event.code) for event in samples.events if event.kind == "xid"] == [("xid", 1, 63)]
+    assert not [event for event in samples.events if event.kind == "process" and event.pid == os.getpid()]
+
+
+def test_a_driver_that_does_not_return_delays_no_end(machine: Machine, tmp_path: Path) -> None:
+    line = machine.start(RUN, rank("input()"), telemetry=with_driver(tmp_path, "-DHANG"))
+    judge.wait_for(lambda: (machine.folder(RUN) / ".orch-samples").exists(), 10, "it does not begin")
+    line.order("stop", reason="enough")
+    record = line.wait_for("ended")["record"]
+    assert record["ended_mono_s"] - record["stopped_mono_s"] < 2.0
+    judge.wait_for(lambda: not samplers(machine), 3, "it stays")
 
 
 def test_it_is_none_of_the_processes_of_the_run(machine: Machine) -> None:

@@ -16,14 +16,20 @@ from typer.testing import CliRunner
 from orchestrator.cli.main import program
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.expectations import expectation_of
+from orchestrator.record.telemetry import telemetry_of
 from orchestrator.report.formats import json as jsonout
 from orchestrator.results.expectations import judged
+from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.summary import Summary, summarize
+from orchestrator.results.telemetry.use import RunUse, node_use
 from tests.support.explained_benches import bench_of
 from tests.support.run_folders import build
+from tests.support.sampled_runs import GPU, Column, gpus, telemetry
 from tests.support.summaries import EVIL, example, measured, runs, with_text
 
 SCHEMA = json.loads((Path(jsonout.__file__).parent / "summary.schema.json").read_text(encoding="utf-8"))
+BY_NAME = ("baselines", "drifts", "options", "key", "lowered", "errors", "link_errors")
+"""Objects whose keys are no words of the schema."""
 VALIDATOR = Draft202012Validator(SCHEMA)
 
 
@@ -43,6 +49,23 @@ def metrics() -> Summary:
     whole = summarize(runs)
     expected = judged([expectation_of("latency <= 9"), expectation_of("power <= 1")], whole.rows, runs)
     return replace(whole, expected=expected)
+
+
+def sampled() -> Summary:
+    """A run of which everything is sampled, with something wrong in every place."""
+    columns: dict[str, Column] = {
+        **gpus(2, sm_mhz=lambda at: 1755.0, reasons=lambda at: 4.0, ecc_corrected=lambda at: at, used_percent=lambda at: 99.0),
+        **{
+            name: lambda at: 2 * at
+            for name in ("busy_s", "foreign_s", "package_j", "net0.received", "net0.sent", "net0.errors")
+        },
+    }
+    told = [{"t": 5.0, "event": "xid", "gpu": 0, "code": 79}, {"t": 5.0, "event": "busy", "pid": 7, "name": "x", "cores": 1.5}]
+    names = {"gpus": [GPU, GPU], "interfaces": ["eth0"], "packages": ["package-0"]}
+    read = telemetry_of(telemetry([float(at) for at in range(20)], columns, told, **names).encode(), "node1")
+    assert read
+    use = RunUse(10.0, (node_use("node1", read, 5.0, 15.0),), 600.0, 0.5, 300.0)
+    return summarize([replace(run, use=use, steady=SteadyStart(41, 0.5)) for run in runs("1n1g", [100.0])])
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +98,8 @@ def test_tables_with_and_without_numbers_are_valid(beside: Any) -> None:
     assert problems(document(example())) == []
     assert problems(document(summarize(runs("1n1g", [1.0, 2.0], spec=chosen)))) == []
     assert problems(document(summarize([]))) == []
+    (use,) = document(sampled())["telemetry"]
+    assert problems(document(sampled())) == [] and use["nodes"][0]["gpus"][0]["lowered"]["sw_power_cap"] == 1.0
     found = document(metrics())
     assert problems(found) == [] and list(found["drifts"]) == ["latency", "change"]
     latency = next(row for row in found["rows"] if row["metric"] == "latency" and row["shape"] == "1n2g")
@@ -85,7 +110,7 @@ def test_tables_with_and_without_numbers_are_valid(beside: Any) -> None:
 
 def objects(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the place of every object whose keys the schema knows by name."""
-    if isinstance(value, dict) and place[-1:] not in (("baselines",), ("drifts",), ("options",), ("key",)):
+    if isinstance(value, dict) and place[-1:] not in [(name,) for name in BY_NAME]:
         yield place
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from objects(inner, (*place, key))
@@ -97,9 +122,9 @@ def at(value: Any, place: tuple[Any, ...]) -> Any:
     return value
 
 
-@pytest.mark.parametrize("kind", ["example", "beside", "metrics"])
+@pytest.mark.parametrize("kind", ["example", "beside", "metrics", "sampled"])
 def test_a_key_more_and_a_key_less_are_not(kind: str, beside: Any) -> None:
-    whole = beside if kind == "beside" else document(example() if kind == "example" else metrics())
+    whole = beside if kind == "beside" else document({"example": example, "metrics": metrics, "sampled": sampled}[kind]())
     for place in objects(whole):
         changed = deepcopy(whole)
         at(changed, place)["unknown"] = 1
