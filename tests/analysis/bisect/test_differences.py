@@ -92,6 +92,7 @@ def test_what_differs_is_listed_and_a_and_b_are_planned_as_they_were(project: Pr
     assert ran == [a, b, b, a, b, a, a, b]
     shown = project.orch("bisect", "a", "b", "--dry-run")
     assert "options.bucket_cap_mb: 25 → 100" in shown.stdout and "(B, b)" in shown.stdout
+    assert "A with one at a time: bucket_cap_mb=100; NCCL_ALGO=Ring\n" in shown.stdout
     assert not [path for path in (project.path / "runs").iterdir() if path.name not in ("a", "b")]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +25,8 @@ COMMAND = Distinction("command", "orch bench", "orch bench -b 1")
 
 
 @dataclass(frozen=True, slots=True)
-class WithTelemetry(RunResult):
-    telemetry: Mapping[str, float] = field(default_factory=dict)
+class Sampled(RunResult):
+    use: Any = None
 
 
 def of(speeds: list[float], result: dict[str, Any] | None = None, **spec: Any) -> Cell:
@@ -91,16 +91,26 @@ def test_what_is_known_to_act_the_other_way_comes_last_of_its_kind_and_says_so()
 
 
 def test_telemetry_is_read_where_runs_have_it_and_its_absence_is_nothing() -> None:
-    def measured(speeds: list[float], **values: float) -> Cell:
+    def gpu(clock: float, power: float | None = None) -> SimpleNamespace:
+        return SimpleNamespace(sm_mhz=clock, used_percent=99.0, power_w=power, celsius=60.0)
+
+    def measured(speeds: list[float], foreign: float, *gpus: SimpleNamespace) -> Cell:
+        node = SimpleNamespace(gpus=gpus, foreign_cores=foreign, sent_bytes_per_s=None, link_errors={})
         runs = runs_of("1n1g", speeds)
+        use = SimpleNamespace(nodes=(node,))
         (cell,) = cells_of(
-            [WithTelemetry(**{one.name: getattr(run, one.name) for one in fields(run)}, telemetry=values) for run in runs]
+            [Sampled(**{one.name: getattr(run, one.name) for one in fields(run)} | {"use": use}) for run in runs]
         )
         return cell
 
-    before, after = measured(FAST, power_w=600.0, temperature_c=60.0), measured(SLOW, power_w=480.0, temperature_c=61.0)
-    (power,) = suspects(before, after, True, [])
-    assert (power.name, power.before, power.after, power.kind) == ("telemetry.power_w", "600", "480", "condition")
+    # the slowest of two GPUs counts; what one run does not know is left out
+    before, after = measured(FAST, 0.0, gpu(1980.0, 600.0), gpu(1950.0)), measured(SLOW, 1.5, gpu(1980.0), gpu(1200.0))
+    found = suspects(before, after, True, [])
+    assert [(one.name, one.before, one.after, one.kind) for one in found] == [
+        ("telemetry.gpu_clock_mhz", "1950", "1200", "condition"),
+        ("telemetry.foreign_cores", "0", "1.5", "condition"),
+    ]
+    assert names(before, after, is_slower=False) == [], "lower clocks and load by others make nothing faster"
     assert names(before, of(SLOW)) == [] == names(of(FAST), after)
 
 
