@@ -91,8 +91,8 @@ class RunSpec:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Options and variables by name."""
-        return {**self.options, **self.env}
+        """Options and variables by name, and the hosts where the experiment is about them."""
+        return {**self.options, **self.env, **({"hosts": ",".join(self.hosts)} if self.hosts else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,4 +308,6 @@ def _options(
 
 def as_written(value: Any) -> str:
     """Return an option's value as it is written for ``--set``."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
