@@ -175,8 +175,10 @@ def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bo
     """Print the differences, then A and B as `orch bench --dry-run` prints them."""
     from dataclasses import asdict
 
+    from orchestrator.analysis.bisect.state import setting
     from orchestrator.cli.dry_run import documents, show_plan
     from orchestrator.report.bisect import differences
+    from orchestrator.report.text import one_line
 
     if as_json:
         print_json({"case": name, **asdict(both.record), "runs": documents(plan, selection)})
@@ -184,5 +186,8 @@ def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bo
     typer.echo(f"bisect: {name}: A {both.record.before.typical:.6g}, B {both.record.after.typical:.6g} {both.record.unit}")
     for line in differences(both.record):
         typer.echo(f"  {line}")
-    typer.echo("first A and B again, then A with one of B's differences at a time; which runs follow depends on the results")
+    if len(both.record.differences) > 1:
+        alone = "; ".join(setting(one) for one in both.record.differences)
+        typer.echo(one_line(f"first A and B again, then, if they still differ, A with one at a time: {alone}"))
+        typer.echo("which sets of them follow depends on the results")
     show_plan(plan, selection, as_json=False)

@@ -94,8 +94,9 @@ class RunSpec:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Options and variables by name, and the binding of ranks to CPUs if the experiment chooses it."""
-        return {**self.options, **self.env, **({"cpu_binding": self.cpu_binding} if self.cpu_binding else {})}
+        """Options and variables by name, and the binding of ranks to CPUs and the hosts if the experiment is about them."""
+        chosen = {"cpu_binding": self.cpu_binding, "hosts": ",".join(self.hosts)}
+        return {**self.options, **self.env, **{name: value for name, value in chosen.items() if value}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,4 +319,6 @@ def _options(
 
 def as_written(value: Any) -> str:
     """Return an option's value as it is written for ``--set``."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import RungRecord
 
-__all__ = ["BisectRecord", "Difference", "SideRecord", "Unset", "bisect"]
+__all__ = ["BisectRecord", "Difference", "SideRecord", "Fixed", "bisect"]
 
 Setting = str | int | float | bool | None
 """A value of a difference; None: not set, of a variable. Hosts are one text, ``node1,node2``, in order of node_rank."""
@@ -26,7 +26,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Unset:
+class Fixed:
     """A difference that no run can have either way, as text, and why."""
 
     name: str
@@ -59,7 +59,7 @@ class BisectRecord:
     better: str
     verdict: str
     differences: tuple[Difference, ...]
-    unset: tuple[Unset, ...] = ()
+    fixed: tuple[Fixed, ...] = ()
     rungs: tuple[RungRecord, ...] = ()
     ended: str = ""
 
@@ -75,7 +75,7 @@ def bisect(value: Any) -> BisectRecord:
         after=_side(value["after"]),
         key=key,
         differences=tuple(_difference(one) for one in value["differences"]),
-        unset=tuple(Unset(*(parts.text(one[name]) for name in ("name", "before", "after", "why"))) for one in value["unset"]),
+        fixed=tuple(Fixed(*(parts.text(one[name]) for name in ("name", "before", "after", "why"))) for one in value["fixed"]),
         rungs=tuple(parts.rung(one) for one in value["rungs"]),
         **words,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from orchestrator.analysis.bisect import Bisected, BisectRecord, Unset
-from orchestrator.analysis.bisect.answer import PART, Tried, recorded_change
+from orchestrator.analysis.bisect import Bisected, BisectRecord, Fixed
+from orchestrator.analysis.bisect.answer import EXPLAINED, PART, Tried, recorded_change
 from orchestrator.analysis.bisect.shares import Change, Share
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line
@@ -32,20 +32,20 @@ def left_open(found: Bisected) -> list[str]:
     lines = []
     if found.verdict == PART:
         lines.append("what explains the rest could not be told")
-    if found.doubtful and found.causes:
+    if found.doubtful and found.verdict in (EXPLAINED, PART) and found.share is not None:
         lines.append(f"that {_and(found.doubtful)} {_takes(found.doubtful)} part is not certain")
     shares = {text: found.alone[text] for text in found.outside if text in found.alone}
     for text, part in shares.items():
         lines.append(f"{text} alone explains {_share(part)} of it")
     if unknown := [text for text in found.outside if text not in shares and found.verdict != "gone"]:
         lines.append(f"not measured alone: {', '.join(unknown)}")
-    return [one_line(line) for line in (*lines, *map(_unset, found.unset))]
+    return [one_line(line) for line in (*lines, *map(_fixed, found.fixed))]
 
 
 def differences(record: BisectRecord) -> list[str]:
     """Return a line for each difference between A and B: first those that a run can have either way."""
     settable = [f"{one.name}: {_value(one.before)} → {_value(one.after)}" for one in record.differences]
-    return [one_line(line) for line in (*settable, *map(_unset, record.unset))]
+    return [one_line(line) for line in (*settable, *map(_fixed, record.fixed))]
 
 
 def tried(found: Bisected) -> list[str]:
@@ -114,7 +114,7 @@ def _share(found: Share) -> str:
     return f"{100 * found.value:.0f} % ({100 * found.low:.0f} to {100 * found.high:.0f} %)"
 
 
-def _unset(one: Unset) -> str:
+def _fixed(one: Fixed) -> str:
     return f"not run either way: {one.name}: {one.before} → {one.after}: {one.why}"
 
 

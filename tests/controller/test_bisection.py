@@ -23,6 +23,9 @@ from orchestrator.record.benchfile import bench_record
 from orchestrator.record.bisect_record import BisectRecord, Difference, SideRecord
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report.bisect import answer, left_open, tried
+from orchestrator.results.bench import read_bench
+from orchestrator.results.series import grouped
+from orchestrator.results.summary import summarize
 from tests.support.fake_bench import FOLDER, FakeBench, training
 from tests.support.fake_supervisor import Rank
 
@@ -118,6 +121,8 @@ def test_hosts_are_a_difference_like_any_other(tmp_path: Path) -> None:
     assert places == {("a", "b"), ("b", "a")}
     with_hosts = [cell.hosts for cell in rig.bench.record().cells]
     assert with_hosts == [("a", "b"), ("b", "a"), ("b", "a"), ("a", "b")]
+    (table,) = grouped(summarize(read_bench(rig.bench)).rows)
+    assert set(table.columns) == {"hosts", "seed"} and {table.column(row, "hosts") for row in table.rows} == {"a,b", "b,a"}
 
 
 def test_a_single_difference_is_proven_by_a_and_b_alone(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import Skipped
 from orchestrator.record.bench_parts import PlanEntry, RungRecord, TuneRecord
 from orchestrator.record.benchfile import BenchRecord, bench_record
-from orchestrator.record.bisect_record import BisectRecord, Difference, SideRecord, Unset
+from orchestrator.record.bisect_record import BisectRecord, Difference, Fixed, SideRecord
 from orchestrator.record.owed import add_rung, end_search
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import read_state
@@ -67,10 +67,10 @@ def test_a_record_reads_back_as_it_was_written() -> None:
 def test_the_record_of_a_bisect_reads_back_as_it_was_written_and_a_damaged_one_is_named() -> None:
     sides = SideRecord("a", "2n1g", 100.0, 5), SideRecord("b", "2n1g", 80.0, 4)
     differences = (Difference("env.NCCL_ALGO", None, "Ring"), Difference("hosts", "a", "b"), Difference("options.x", 1.5, True))
-    unset = (Unset("node.kernel", "6.1", "6.8", "no option sets it"),)
+    fixed = (Fixed("node.kernel", "6.1", "6.8", "no option sets it"),)
     rung = RungRecord(((1, 1, 1), (1, 0, 0)), 3, 30, True, (0, 1, 1), (((0, 1, 0), "no such host"),))
     bisect = BisectRecord(
-        *sides, "busbw", ("all_reduce", 8), "GB/s", "higher", "slower", differences, unset, (rung,), "verified"
+        *sides, "busbw", ("all_reduce", 8), "GB/s", "higher", "slower", differences, fixed, (rung,), "verified"
     )
     plan = replace(PLAN, cells=(replace(CELLS[0], hosts=("b", "a")), *CELLS[1:]))
     whole = bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"], bisect)

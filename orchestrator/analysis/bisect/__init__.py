@@ -2,6 +2,6 @@
 
 from orchestrator.analysis.bisect.answer import Bisected, bisected
 from orchestrator.analysis.bisect.differences import Today, sides
-from orchestrator.record.bisect_record import BisectRecord, Unset
+from orchestrator.record.bisect_record import BisectRecord, Fixed
 
-__all__ = ["BisectRecord", "Bisected", "Today", "Unset", "bisected", "sides"]
+__all__ = ["BisectRecord", "Bisected", "Today", "Fixed", "bisected", "sides"]

@@ -11,7 +11,7 @@ from orchestrator.analysis.bisect.search import CONFIRMED, GONE, without
 from orchestrator.analysis.bisect.shares import Candidate, Change, Share, Speeds, change, is_side, share
 from orchestrator.analysis.bisect.state import BisectState, bisect_state, setting
 from orchestrator.record import BenchDir
-from orchestrator.record.bisect_record import SideRecord, Unset
+from orchestrator.record.bisect_record import Fixed, SideRecord
 from orchestrator.results import NEVER_RUN, RUNNING, RunResult, mean
 from orchestrator.results.numbers.intervals import LEVEL
 from orchestrator.results.tally import Tally
@@ -66,7 +66,7 @@ class Bisected:
     share: Share | None
     alone: Mapping[str, Share]
     outside: tuple[str, ...]
-    unset: tuple[Unset, ...]
+    fixed: tuple[Fixed, ...]
     tried: tuple[Tried, ...]
     evidence: tuple[str, ...]
 
@@ -122,7 +122,7 @@ def answer_of(bench_id: str, state: BisectState) -> Bisected:
         share=of_set,
         alone=alone,
         outside=tuple(text for place, text in enumerate(settings) if place not in chosen),
-        unset=record.unset,
+        fixed=record.fixed,
         tried=tuple(_tried(state, settings)),
         evidence=state.evidence,
     )

@@ -20,7 +20,7 @@ from orchestrator.plan.placement import place
 from orchestrator.plan.spec import as_written
 from orchestrator.plan.variables import check_variable
 from orchestrator.record import BenchDir
-from orchestrator.record.bisect_record import BisectRecord, Difference, SideRecord, Unset
+from orchestrator.record.bisect_record import BisectRecord, Difference, Fixed, SideRecord
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.results import Cell
 
@@ -72,24 +72,24 @@ def sides(benches: tuple[BenchDir, BenchDir], pair: tuple[Cell, Cell], today: To
     (compared_pair,) = compared([pair])
     first, second = (_side(bench, cell) for bench, cell in zip(benches, pair, strict=True))
     changed: list[Difference] = []
-    unset: list[Unset] = []
-    hosts = _hosts(first, second, today, changed, unset)
-    _spec(first.cell.spec, second.cell.spec, today, changed, unset)
-    _variables(first, second, today.inventory, hosts, changed, unset)
-    listed = {one.name for one in changed} | {one.name for one in unset}
+    fixed: list[Fixed] = []
+    hosts = _hosts(first, second, today, changed, fixed)
+    _spec(first.cell.spec, second.cell.spec, today, changed, fixed)
+    _variables(first, second, today.inventory, hosts, changed, fixed)
+    listed = {one.name for one in changed} | {one.name for one in fixed}
     for known in known_differences(benches, [pair]):
         kind = known.name.partition(".")[0]
         is_of_hosts = kind == "node" and "hosts" in listed
         if known.name not in listed and not is_of_hosts and kind not in (*_NO_PART, "options", "env"):
             why = _of_code(known, today) if kind in ("template", "payload") else _WHY.get(kind, _OTHERWISE)
-            unset.append(Unset(known.name, known.before, known.after, why))
+            fixed.append(Fixed(known.name, known.before, known.after, why))
     differences = tuple(by_weight(changed))
     timeout_s = max(first.cell.spec.timeout_s, second.cell.spec.timeout_s)
     base = replace(_today(first.cell.spec, today), hosts=(), timeout_s=timeout_s)
     a, b = (applied(base, today.folder.framework, dict.fromkeys(differences, taken), _origins(benches)) for taken in (0, 1))
     for spec in (a, b):
         place(spec, hosts, 0)
-    return Sides(_record(compared_pair, first, second, differences, tuple(by_weight(unset))), a, b, hosts)
+    return Sides(_record(compared_pair, first, second, differences, tuple(by_weight(fixed))), a, b, hosts)
 
 
 def _origins(benches: tuple[BenchDir, BenchDir]) -> tuple[str, str]:
@@ -101,7 +101,7 @@ def _side(bench: BenchDir, cell: Cell) -> _Side:
 
 
 def _record(
-    pair: CellPair, first: _Side, second: _Side, differences: tuple[Difference, ...], unset: tuple[Unset, ...]
+    pair: CellPair, first: _Side, second: _Side, differences: tuple[Difference, ...], fixed: tuple[Fixed, ...]
 ) -> BisectRecord:
     before, after = (
         SideRecord(side.bench.record().bench_id, pair.case, half.typical or 0.0, half.n)
@@ -110,11 +110,11 @@ def _record(
     metric = first.cell.metric
     verdict = pair.verdict if pair.verdict in (FASTER, SLOWER) else ""
     return BisectRecord(
-        before, after, metric.name, tuple(first.cell.metric_key), metric.unit, metric.better, verdict, differences, unset
+        before, after, metric.name, tuple(first.cell.metric_key), metric.unit, metric.better, verdict, differences, fixed
     )
 
 
-def _hosts(first: _Side, second: _Side, today: Today, changed: list[Difference], unset: list[Unset]) -> tuple[Host, ...]:
+def _hosts(first: _Side, second: _Side, today: Today, changed: list[Difference], fixed: list[Fixed]) -> tuple[Host, ...]:
     """Return the hosts that the runs need, A's first, and note a difference of hosts."""
     there = {host.name: host for host in today.hosts}
     names = [side.hosts for side in (first, second) if set(side.hosts) <= there.keys()]
@@ -123,21 +123,21 @@ def _hosts(first: _Side, second: _Side, today: Today, changed: list[Difference],
         if len(names) == 2:
             changed.append(Difference("hosts", *texts))
         else:
-            unset.append(Unset("hosts", *texts, "not all of them are in the inventory"))
+            fixed.append(Fixed("hosts", *texts, "not all of them are in the inventory"))
     if not names:
         return today.hosts
     used = dict.fromkeys(name for side in names for name in side)
     return tuple(there[name] for name in used)
 
 
-def _spec(before: RunSpec, after: RunSpec, today: Today, changed: list[Difference], unset: list[Unset]) -> None:
+def _spec(before: RunSpec, after: RunSpec, today: Today, changed: list[Difference], fixed: list[Fixed]) -> None:
     """Note the differences of two specs, without those of variables."""
     for name in ("framework", "model", "device"):
         if getattr(before, name) != getattr(after, name):
             message = f"expected cells of one {name}, got {getattr(before, name)} and {getattr(after, name)}"
             raise ConfigError(message, where="A, B", hint="orch compare shows how they differ")
     if before.follows != after.follows:
-        unset.append(Unset("follows", before.follows, after.follows, "strong and weak scaling are no option of one bench"))
+        fixed.append(Fixed("follows", before.follows, after.follows, "strong and weak scaling are no option of one bench"))
     fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     names = dict.fromkeys([*before.options, *after.options])
     options = today.folder.framework.options
@@ -147,13 +147,13 @@ def _spec(before: RunSpec, after: RunSpec, today: Today, changed: list[Differenc
             fields[f"options.{name}"] = (values[0], values[1])
         elif values[0] != values[1]:
             why = f"today's {today.folder.framework.name} has no such option"
-            unset.append(Unset(f"options.{name}", as_written(values[0]), as_written(values[1]), why))
+            fixed.append(Fixed(f"options.{name}", as_written(values[0]), as_written(values[1]), why))
     follower = before.follows
     changed.extend(Difference(name, *values) for name, values in fields.items() if values[0] != values[1] and name != follower)
 
 
 def _variables(
-    first: _Side, second: _Side, inventory: Inventory, hosts: Sequence[Host], changed: list[Difference], unset: list[Unset]
+    first: _Side, second: _Side, inventory: Inventory, hosts: Sequence[Host], changed: list[Difference], fixed: list[Fixed]
 ) -> None:
     """Note the variables of the two sides, of hosts and of specs, that differ; a spec's value wins over that of a host."""
     effective = [_effective(side) for side in (first, second)]
@@ -164,7 +164,7 @@ def _variables(
         texts = ["not set" if value == ["None"] else ", ".join(value) for value in values]
         if why := _why_not(name, values, inventory, hosts):
             shown = ["(secret)"] * 2 if "secret" in why else texts
-            unset.append(Unset(f"env.{name}", shown[0], shown[1], why))
+            fixed.append(Fixed(f"env.{name}", shown[0], shown[1], why))
             continue
         before, after = (None if value == ["None"] else value[0] for value in values)
         changed.append(Difference(f"env.{name}", before, after))

@@ -24,7 +24,7 @@ _MOST_FAILURES = 2
 class BisectState:
     """The progress of a bisect, from its evidence alone. ``speeds`` are the values of the search by candidate and block,
     ``verified`` those of the verification, which ``chosen`` names; None before it. ``refused`` maps candidates that cannot be
-    run, or failed, to the reason. ``failed_side`` is why A or B has no number, empty if both have."""
+    run, or failed, to the reason. ``failed_side`` is why A or B has no number, or failed twice; else empty."""
 
     record: BisectRecord
     speeds: Mapping[Candidate, Mapping[int, float]]
@@ -67,7 +67,8 @@ def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> Bi
             (verified if is_verifying else speeds).setdefault(candidate, {})[entry.repeat] = number
         elif not result.is_interrupted:
             failures.setdefault(candidate, []).append(_words(result))
-    refused |= {one: why[-1] for one, why in failures.items() if len(why) >= _MOST_FAILURES and not is_side(one)}
+    given_up = {one: why for one, why in failures.items() if len(why) >= _MOST_FAILURES or (is_side(one) and one not in speeds)}
+    refused |= {one: why[-1] for one, why in given_up.items() if not is_side(one)}
     last = bisect.rungs[-1] if bisect.rungs else None
     return BisectState(
         bisect,
@@ -76,7 +77,7 @@ def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> Bi
         next((one for one in last.candidates if one != b), b) if last and last.confirms else None,
         tuple(evidence),
         refused,
-        next((f"{name}: {failures[side][0]}" for side, name in ((a, "A"), (b, "B")) if side in failures), ""),
+        next((f"{name}: {given_up[side][0]}" for side, name in ((a, "A"), (b, "B")) if side in given_up), ""),
     )
 
 

@@ -10,7 +10,7 @@ A list of suspects with their evidence, never a proof; `orch bisect` proves. The
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -25,7 +25,12 @@ MEASURED, CONDITION, CHOICE, FACT, AROUND = "measured", "condition", "choice", "
 _ORDER = (MEASURED, CONDITION, CHOICE, FACT, AROUND)
 _LEAST_SHARE, _HALF = 0.1, 0.5
 _LEAST_LOAD = 0.05
-_LEAST_TELEMETRY = 0.05
+_LEAST_SAMPLED = 0.05
+_SAMPLED = {
+    "gpu_clock_mhz": 1, "gpu_power_w": 0, "gpu_used_percent": 0, "gpu_celsius": 0, "foreign_cores": -1, "sent_bytes_per_s": 0,
+    "link_errors": -1,
+}  # fmt: skip
+"""What telemetry samples, and whether more of it makes a run faster (1) or slower (-1); 0 where it may be a consequence."""
 _INPUT, _COMPUTE, _REST = "wait for input", "computation alone", "communication and waiting"
 _OF = {"load": "the processors of the busiest node used by others", "lowered clocks": "the window at most"}
 _ACTS_ON = {
@@ -207,10 +212,13 @@ def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
             before_text, after_text = (f"{side:.0%}" for side in sides)
             evidence = f"median of the runs: {before_text} of {_OF[name]}, then {after_text}"
             found.append(Suspect(name, before_text, after_text, CONDITION, None, evidence))
-    sides_by_name = [_telemetry(cell.good) for cell in (before, after)]
-    for name in sorted(sides_by_name[0].keys() & sides_by_name[1].keys()):
+    sides_by_name = [_sampled(cell.good) for cell in (before, after)]
+    for name, direction in _SAMPLED.items():
+        if not all(name in side for side in sides_by_name):
+            continue
         first, second = (side[name] for side in sides_by_name)
-        if first and abs(second / first - 1) >= _LEAST_TELEMETRY:
+        differs = abs(second - first) >= _LEAST_SAMPLED * max(abs(first), abs(second)) > 0
+        if differs and (not direction or ((second > first) == (direction > 0)) != is_slower):
             evidence = "telemetry of the measured window, median of the runs"
             found.append(Suspect(f"telemetry.{name}", f"{first:.4g}", f"{second:.4g}", CONDITION, None, evidence))
     return found
@@ -224,12 +232,32 @@ def _lowered(run: RunResult) -> float:
     return max((share.most for by_host in run.slowed.values() for share in by_host.values()), default=0.0)
 
 
-def _telemetry(runs: Sequence[RunResult]) -> dict[str, float]:
-    """Return medians of the numbers that telemetry gives each run by name; empty for runs without it."""
-    told_by: list[Mapping[str, Any]] = [getattr(run, "telemetry", None) or {} for run in runs]
-    names = set.intersection(*(set(one) for one in told_by)) if told_by else set()
-    numeric = {name for name in names if all(type(one[name]) in (int, float) for one in told_by)}
-    return {name: median([float(one[name]) for one in told_by]) for name in numeric}
+def _sampled(runs: Sequence[RunResult]) -> dict[str, float]:
+    """Return medians of what telemetry says of the measured windows, by name; only what all runs have."""
+    by_run = [_sampled_of(getattr(run, "use", None)) for run in runs]
+    names = set.intersection(*(set(one) for one in by_run)) if by_run else set()
+    return {name: median([one[name] for one in by_run]) for name in names}
+
+
+def _sampled_of(use: Any) -> dict[str, float]:
+    """Return the numbers of the samples of one run, of the node or GPU that counts; empty without samples.
+
+    A run waits for its slowest GPU, and suffers from its busiest node.
+    """
+    nodes = use.nodes if use else ()
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    values: dict[str, list[float | None]] = {
+        "gpu_clock_mhz": [gpu.sm_mhz for gpu in gpus],
+        "gpu_used_percent": [gpu.used_percent for gpu in gpus],
+        "gpu_power_w": [gpu.power_w for gpu in gpus],
+        "gpu_celsius": [gpu.celsius for gpu in gpus],
+        "foreign_cores": [node.foreign_cores for node in nodes],
+        "sent_bytes_per_s": [node.sent_bytes_per_s for node in nodes],
+        "link_errors": [float(sum(node.link_errors.values())) for node in nodes],
+    }
+    known = {name: [value for value in of_name if value is not None] for name, of_name in values.items()}
+    least = ("gpu_clock_mhz", "gpu_used_percent", "gpu_power_w", "sent_bytes_per_s")
+    return {name: (min if name in least else max)(of_name) for name, of_name in known.items() if of_name}
 
 
 def _ms(seconds: float) -> str:

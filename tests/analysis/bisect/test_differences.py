@@ -82,9 +82,9 @@ def test_what_differs_is_listed_and_a_and_b_are_planned_as_they_were(project: Pr
         ("options.bucket_cap_mb", 25, 100),
         ("env.NCCL_ALGO", None, "Ring"),
     ]
-    unset = {one["name"]: one["why"] for one in found["unset"]}
-    assert set(unset) == {"template.pytorch", "node.kernel"}
-    assert unset["template.pytorch"] == "only digests of it are recorded; both sides run today's, which is neither's"
+    fixed = {one["name"]: one["why"] for one in found["fixed"]}
+    assert set(fixed) == {"template.pytorch", "node.kernel"}
+    assert fixed["template.pytorch"] == "only digests of it are recorded; both sides run today's, which is neither's"
     assert (found["case"], found["verdict"], found["before"]["n"]) == ("2n2g", "slower", 4)
     # in blocks, forwards and backwards
     ran = [(run["spec"]["options"]["bucket_cap_mb"], run["spec"].get("env", {})) for run in found["runs"]]
@@ -92,6 +92,7 @@ def test_what_differs_is_listed_and_a_and_b_are_planned_as_they_were(project: Pr
     assert ran == [a, b, b, a, b, a, a, b]
     shown = project.orch("bisect", "a", "b", "--dry-run")
     assert "options.bucket_cap_mb: 25 → 100" in shown.stdout and "(B, b)" in shown.stdout
+    assert "A with one at a time: bucket_cap_mb=100; NCCL_ALGO=Ring\n" in shown.stdout
     assert not [path for path in (project.path / "runs").iterdir() if path.name not in ("a", "b")]
 
 
@@ -104,7 +105,7 @@ def test_variables_count_as_they_were_in_effect_and_what_no_run_can_change_is_sa
         ("env.HELD", "1", "2"),
         ("env.ONCE", "x", None),
     ]
-    assert [(one["name"], one["before"], one["why"]) for one in found["unset"]] == [
+    assert [(one["name"], one["before"], one["why"]) for one in found["fixed"]] == [
         ("env.TOKEN", "(secret)", "its value is secret")
     ]
     made("c", 0.6, env={"TOKEN": "sha256 1", "ONCE": "x"})
