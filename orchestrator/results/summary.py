@@ -21,9 +21,7 @@ from orchestrator.plan.spec import skipped_words
 from orchestrator.results.cells import LENGTH, SHAPE, Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
 from orchestrator.results.expectations import Judgement, judged, notes_on
-from orchestrator.results.hardware import (
-    hardware,
-)
+from orchestrator.results.hardware import hardware
 from orchestrator.results.numbers.drift import STEADY, Drift, Estimate, drift_of, typical_ratio
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
 from orchestrator.results.planned import Counts, Planned, counted
@@ -31,6 +29,7 @@ from orchestrator.results.qualifications import coarse, doubts_of, measured_coun
 from orchestrator.results.run import NEVER_RUN, REREAD, RUNNING, RunResult
 from orchestrator.results.series import Group, choice, differing_names, grouped, program_of, series_of
 from orchestrator.results.sheets import content_of, doubts_at
+from orchestrator.results.slow_ranks import Ranks, compared
 from orchestrator.results.values import Key
 
 __all__ = ["Row", "Summary", "lacking", "of_bench", "summarize"]
@@ -122,8 +121,10 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
         base, drift = bases[id(cell)], drifts[cell.drifts_with]
         faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base, drift)
         value = typical_of(cell, drift)
-        known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value)]
-        row = _row(cell, series[id(cell)], differing, qualifications_of(cell, base, known, typical), value, faster, base)
+        ranks = compared(cell.with_number) if cell.is_speed_of_training else Ranks()
+        known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value), *ranks.words]
+        of_row = _row(cell, series[id(cell)], differing, qualifications_of(cell, base, known, typical), value, faster, base)
+        row = replace(of_row, ranks=ranks.times)
         rows.append(row)
         if cell is base:
             baseline[row.series] = row

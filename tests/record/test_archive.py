@@ -233,7 +233,7 @@ def test_tables_that_the_logs_do_not_give_are_refused_however_true_the_digests(u
     assert f"tables.rows.0.median: expected {speed * 1.01!r} as sealed, the logs give {speed!r}" in text
     record["orch"] = "0.0.9"
     (unpacked / RECORD).write_text(json.dumps(record))
-    assert "sealed by orch 0.0.9 (tables of schema 6)" in refusal(resealed(unpacked, tmp_path / "b.tar"))
+    assert "sealed by orch 0.0.9 (tables of schema 7)" in refusal(resealed(unpacked, tmp_path / "b.tar"))
 
 
 def test_tables_of_an_older_schema_are_refused_with_what_to_do(unpacked: Path, tmp_path: Path) -> None:
@@ -243,8 +243,8 @@ def test_tables_of_an_older_schema_are_refused_with_what_to_do(unpacked: Path, t
     del record["tables"]["sheets"]
     (unpacked / RECORD).write_text(json.dumps(record))
     assert refusal(resealed(unpacked, tmp_path / "a.tar")).endswith(
-        "a.tar: archive.json: tables.schema: expected 2 as sealed, the logs give 6. "
-        f"sealed by orch {__version__} (tables of schema 2), this is {__version__} (schema 6): verify it with that version. "
+        "a.tar: archive.json: tables.schema: expected 2 as sealed, the logs give 7. "
+        f"sealed by orch {__version__} (tables of schema 2), this is {__version__} (schema 7): verify it with that version. "
         "all files are as sealed; orch summarize recomputes the unpacked archive"
     )
 

@@ -283,7 +283,7 @@ def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(sum
 
 def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
     document = json.loads(jsonout.render(summary))
-    assert document["schema"] == 6 and {row["unit"] for row in document["rows"]} == {"samples/s"}
+    assert document["schema"] == 7 and {row["unit"] for row in document["rows"]} == {"samples/s"}
     assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)}] * 3
     assert document["rows"][1]["speedup"] == pytest.approx((2277.07 * 2311.41 * 2144.24 / 353.62 / 354.44 / 354.02) ** (1 / 3))
     assert [run["value"] for run in document["rows"][1]["repeats"]] == [2277.07, 2311.41, 2144.24]

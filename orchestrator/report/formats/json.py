@@ -13,9 +13,10 @@ from orchestrator.results.summary import Summary
 
 __all__ = ["SCHEMA", "render"]
 
-SCHEMA = 6
+SCHEMA = 7
 """1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of planned runs.
-5: labels, skipped configurations. 6: rows of any metric, each with its unit and key; `speed` is `value`; expectations."""
+5: labels, skipped configurations. 6: rows of any metric, each with its unit and key; `speed` is `value`; expectations.
+7: the parts of the steps of each rank."""
 
 
 def render(summary: Summary) -> str:

@@ -158,6 +158,7 @@ def _environment() -> Environment:
         "text": visible,
         "fold": fold,
         "number": lambda value: "–" if value is None else written(value, ","),
+        "ms": lambda seconds: "–" if seconds is None else f"{seconds * 1e3:.3f}",
         "command": lambda words: one_line(shlex.join(words)),
     }
     return environment
