@@ -51,6 +51,7 @@ from lm_parts import parts
 from lm_steps import COMPUTE, Tokens, learner, taken
 from rank_parts import RankParts
 from torch_clock import DeviceClock
+from torch_profile import Profiler
 from torch_ranks import all_ranks, claim, from_root, identity, join, leave_after, memory_bytes, prove_world
 from torch_stamps import unheard
 from trainer import Identity, Step
@@ -251,16 +252,19 @@ def train(
         for step in finished:
             window.add(step.number, step.seconds, step.input_wait_s, step.compute_s)
 
+    profiler = Profiler(me.rank, args.warmup_steps + 1, device)
     prove_world(me, device)  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start, skipped=0)
     for number in range(1, args.steps + 1):
         clock.begin()
-        with from_root() if number == 1 else nullcontext():  # cuDNN's attention compiles its kernels
+        # In the first step, cuDNN's attention compiles its kernels.
+        with profiler.step(number), from_root() if number == 1 else nullcontext():
             loss = taken(model, *batches[number], stamp)
         tell(clock.mark(number, loss, scale_now(model.optimizer)))
     tell(clock.rest())
+    profiler.end()
     trainer.say(window.line(me.rank))
     held = memory_bytes(device)
     of_steps = {

@@ -51,6 +51,7 @@ from torch_images import batches
 from torch_models import COMPILE_OPTIONS, HALF_TYPES, MODELS, channels_last
 from torch_packed import buckets
 from torch_parts import parts
+from torch_profile import Profiler
 from torch_ranks import claim, from_root, identity, join, leave_after, memory_bytes, prove_world
 from torch_stamps import unheard
 from torch_steps import (
@@ -210,17 +211,20 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
             window.add(step.number, step.seconds, step.input_wait_s, step.compute_s)
         return sum(step.input_wait_s for step in finished if step.number > args.warmup_steps)
 
+    profiler = Profiler(me.rank, args.warmup_steps + 1, device)
     prove_world(me, device)  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start, skipped=0)
     for number in range(1, args.steps + 1):
-        images, labels = next(data)
-        clock.begin()
-        with from_root() if number == 1 else nullcontext():
-            loss, output = take(images, labels)
+        with profiler.step(number):
+            images, labels = next(data)
+            clock.begin()
+            with from_root() if number == 1 else nullcontext():
+                loss, output = take(images, labels)
         input_wait_s += tell(clock.mark(number, loss, scale_of(model, one)))
     input_wait_s += tell(clock.rest())
+    profiler.end()
     trainer.say(window.line(me.rank))
 
     held, output_dtype = memory_bytes(device), str(output.dtype).split(".")[-1]

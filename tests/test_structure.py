@@ -59,13 +59,14 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line containers environment expectations folders framework job measures payload placement "
-        "published_schema render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial words"
+        "profile published_schema render request run_schema scaffold scaling schedule schema schema_faults spec transformer "
+        "trial words"
     ),
     "record": (
         "archive bench_parts benchfile borrow defaults evidence journal manifest node_record owed project refused removal "
         "reread rundir sealed state_file submission"
     ),
-    "report": "cells checks compare explain formats/json history published published_language terminal text trend tune",
+    "report": "cells checks compare explain formats/json history profile published published_language terminal text trend tune",
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives numbers/intervals "
         "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"
@@ -116,10 +117,11 @@ EFFECTS = {
 # with it. The runner, make_dataset.py and trainer.py stand in no row: they need nothing but Python.
 FRAMEWORKS = {
     "train_pytorch": "torch trainer loaders torch_ranks torch_models torch_gathered_pool torch_packed torch_steps torch_images"
-    " torch_parts torch_batch_search torch_clock torch_stamps rank_parts",
+    " torch_parts torch_batch_search torch_clock torch_stamps torch_profile rank_parts",
+    "torch_profile": "torch",
     "torch_clock": "torch trainer",
-    "train_lm": "torch trainer torch_ranks torch_clock torch_stamps rank_parts lm_adamw lm_batch_search lm_float8 lm_kernels"
-    " lm_models lm_optimizer lm_parallel lm_parts lm_steps",
+    "train_lm": "torch trainer torch_ranks torch_clock torch_stamps torch_profile rank_parts lm_adamw lm_batch_search lm_float8"
+    " lm_kernels lm_models lm_optimizer lm_parallel lm_parts lm_steps",
     "lm_kernels": "torch lm_models lm_steps",
     "lm_batch_search": "torch trainer torch_ranks lm_loss lm_models lm_parallel lm_steps",
     "lm_models": "torch lm_experts lm_recompute",
