@@ -1,12 +1,14 @@
-"""The blocks of a rank's steps, and that trainers print them with what they know."""
+"""The blocks of a rank's steps, that trainers print them with what they know, and the traces of their steps."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.analysis.profile.trace import trace_of
 from tests.remote.test_trainers import all_ended, module
 from tests.support.trainers import ROOT, grammar, torchrun
 
@@ -83,3 +85,17 @@ def test_a_language_model_says_how_long_it_computes_where_its_forward_pass_waits
 @pytest.mark.parametrize("framework", ["pytorch", "pytorch_lm", "simulated"])
 def test_folders_whose_trainers_print_parts_read_them(framework: str) -> None:
     assert grammar(framework)["rank_parts"] == r"^orch parts (?P<json>\{.*\})$"
+
+
+def test_a_trace_of_the_chosen_steps_and_rank_is_one_that_the_analysis_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "logs").mkdir()
+    monkeypatch.chdir(tmp_path)  # as in a run's directory
+    torchrun([*SMALL, "--batch-size", "2"], tmp_path, 2, "train_lm.py", {"ORCH_PROFILE": "steps=3 ranks=1"})
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["trace-rank-1.json.gz"]
+    trace = trace_of((tmp_path / "logs" / "trace-rank-1.json.gz").read_bytes(), 1, "node1")
+    assert (trace.steps, trace.of_device) == (3, False)
+    assert 0 < trace.exposed <= trace.communication < 1 and 0 <= trace.idle < 1
+    assert any(each.name.startswith("aten::") for each in trace.top)
