@@ -23,7 +23,8 @@ class DeviceClock:
         self.losses = torch.zeros(steps + 1, pin_memory=True)
         self.scales = torch.ones(steps + 1, pin_memory=True)
         self.skips = Skips(scale)
-        self.queued: deque[tuple[int, torch.cuda.Event, torch.cuda.Event]] = deque()
+        self.queued: deque[tuple[int, Any, Any, Any]] = deque()
+        self.forward: Any = None
 
     def start(self) -> float:
         """Wait until the device is idle; return the monotonic clock."""
@@ -39,6 +40,12 @@ class DeviceClock:
         self.begun = torch.cuda.Event(enable_timing=True)
         self.begun.record()
 
+    def stamp(self, name: str) -> None:
+        """Record the end of a part of the step; only that of `forward` is kept."""
+        if name == "forward":
+            self.forward = torch.cuda.Event(enable_timing=True)
+            self.forward.record()
+
     def mark(self, number: int, loss: torch.Tensor, scale: Any) -> list[Step]:
         """Record the end of a step that is still queued; return the steps that are finished by now."""
         self.losses[number].copy_(loss, non_blocking=True)
@@ -46,7 +53,8 @@ class DeviceClock:
             self.scales[number].copy_(scale, non_blocking=True)
         event = torch.cuda.Event(enable_timing=True)
         event.record()
-        self.queued.append((number, self.begun, event))
+        self.queued.append((number, self.begun, self.forward, event))
+        self.forward = None
         return [self._oldest()] if len(self.queued) > 2 else []
 
     def rest(self) -> list[Step]:
@@ -54,9 +62,10 @@ class DeviceClock:
         return [self._oldest() for _ in range(len(self.queued))]
 
     def _oldest(self) -> Step:
-        number, begun, event = self.queued.popleft()
+        number, begun, forward, event = self.queued.popleft()
         event.synchronize()
         waited, seconds = (self.last.elapsed_time(end) / 1000.0 for end in (begun, event))
+        computed = None if forward is None else begun.elapsed_time(forward) / 1000.0
         self.last, self.t = event, self.t + seconds
         skipped = self.skips.after(float(self.scales[number]))
-        return Step(number, self.t, seconds, float(self.losses[number]), waited, skipped)
+        return Step(number, self.t, seconds, float(self.losses[number]), waited, skipped, computed)

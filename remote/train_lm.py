@@ -1,10 +1,10 @@
 """Train a GPT-2, Llama or mixture of experts of any shape on random tokens, and print one line per step.
 
-Needs PyTorch 2.6 or newer (2.8 for mixtures of experts) and Python 3.10 or newer, nothing else. Next to this file are the model
-(lm_models.py, lm_experts.py, lm_recompute.py, lm_loss.py, lm_float8.py), how it is spread over ranks (lm_parallel.py), the
-optimizer (lm_optimizer.py, lm_adamw.py), one step (lm_steps.py), its measured parts (lm_parts.py), the search for a batch size
-(lm_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py, torch_stamps.py, torch_packed.py,
-trainer.py.
+Needs PyTorch 2.6 or newer (2.8 for mixtures of experts) and Python 3.10 or newer, nothing else. Next to this file are the
+model (lm_models.py, lm_experts.py, lm_recompute.py, lm_loss.py, lm_float8.py, lm_kernels.py), how it is spread over ranks
+(lm_parallel.py), the optimizer (lm_optimizer.py, lm_adamw.py), one step (lm_steps.py), its measured parts (lm_parts.py), the
+search for a batch size (lm_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py,
+torch_stamps.py, torch_packed.py, rank_parts.py, trainer.py.
 
 One process per device, which reads its rank from the environment, as torchrun sets it:
 
@@ -13,10 +13,11 @@ One process per device, which reads its rank from the environment, as torchrun s
         --dtype bf16 --compile true
 
 The flags of the shape say everything about the model; --model is its name alone. A step is one update: --accumulation
-micro-batches of --batch-size sequences on each data-parallel rank. Every rank prints one `orch rank=` line; rank 0 prints one
-`orch step=` line per step, with the loss of the whole batch, and `orch done {json}` at the end, with the peak memory of all
-ranks in `memory_bytes`, in order of rank. It also has the facts that explain a speedup, all of them measured, none derived from
-the speed, where each rank has a whole copy of the model or shards of it:
+micro-batches of --batch-size sequences on each data-parallel rank. Every rank prints one `orch rank=` line, and `orch parts
+{json}` after the last step (rank_parts.py); rank 0 prints one `orch step=` line per step, with the loss of the whole batch,
+and `orch done {json}` at the end, with the peak memory of all ranks in `memory_bytes`, in order of rank. It also has the
+facts that explain a speedup, all of them measured, none derived from the speed, where each rank has a whole copy of the model
+or shards of it:
 
         solo_step_s        per rank: a step without communication, after the last step, on all ranks at the same time
         solo_forward_s     the forward pass of its last micro-batch; solo_backward_s: the backward pass
@@ -42,13 +43,17 @@ import trainer
 from lm_adamw import Compiled
 from lm_batch_search import attempt_all, largest_batch, memory_limit
 from lm_float8 import lacking
-from lm_models import Arithmetic, Decoder, Shape, attended
+from lm_kernels import prefer_kernel
+from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import scale_now
 from lm_parallel import Layout, layout_of, split_of, unusable_layout
 from lm_parts import parts
-from lm_steps import COMPUTE, Learner, Tokens, learner, taken
+from lm_steps import COMPUTE, Tokens, learner, taken
+from rank_parts import RankParts
 from torch_clock import DeviceClock
+from torch_profile import Profiler
 from torch_ranks import all_ranks, claim, from_root, identity, join, leave_after, memory_bytes, prove_world
+from torch_stamps import unheard
 from trainer import Identity, Step
 
 SHAPE_COUNTS = ("layers", "width", "heads", "mlp", "vocab", "experts", "active_experts")
@@ -83,6 +88,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--attempts", default="false", choices=["true", "false"], help=argparse.SUPPRESS)
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches of a step")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
     parser.add_argument("--solo-steps", type=int, default=10, help="steps without communication, after the last step")
     parser.add_argument("--batches", type=int, default=2, help="different batches of tokens, taken in turn")
     parser.add_argument("--seed", type=int, default=0)
@@ -144,6 +150,8 @@ def unusable(args: argparse.Namespace) -> str:
     for name in ("timeout_s", "loss_scale", "rope_theta"):
         if getattr(args, name) <= 0:
             return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(args, name):g}"
+    if not 0 <= args.warmup_steps < args.steps:
+        return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
     if args.seed >= 2**31:
         return f"--seed: expected less than 2^31, got {args.seed}"
     return unusable_shape(args) or unusable_device(args) or unusable_arithmetic(args)
@@ -219,55 +227,6 @@ def claim_device(args: argparse.Namespace, local_rank: int) -> torch.device:
     return device
 
 
-def prefer_kernel(args: argparse.Namespace, model: Learner, device: torch.device) -> tuple[str, str]:
-    """Choose what attention gets where keys are grouped; return the name of the kernel, and what it gets (`Attention.keys`).
-
-    PyTorch prefers cuDNN's kernel where it is fastest, and with grouped keys another one. cuDNN's then gets grouped keys all
-    the same, or keys of each head if it does not take them.
-    """
-    from torch.nn.attention import SDPBackend
-
-    shape = model.decoder.shape
-    dtype = model.decoder.arithmetic.compute
-    sizes = (args.batch_size, shape.heads // args.tensor_parallel, args.seq_len, shape.head_width)
-    q = torch.empty(sizes, dtype=dtype, device=device, requires_grad=True)
-    k = q[:, : shape.kv_heads // args.tensor_parallel]
-
-    def choice(keys: torch.Tensor, grouped: bool) -> str:
-        number = torch._fused_sdp_choice(q, keys, keys, None, 0.0, True, enable_gqa=grouped)
-        return next(name.lower() for name, member in SDPBackend.__members__.items() if int(member) == number)
-
-    grouped, expanded = choice(k, shape.kv_heads != shape.heads), choice(q, False)
-    if shape.kv_heads == shape.heads or expanded == grouped:
-        return grouped, "grouped"
-    direct = expanded == "cudnn_attention" and takes_groups(q.shape[1], k.shape[1], shape.head_width, dtype, device)
-    keys = "cudnn" if direct else "expanded"
-    for block in model.decoder.blocks.values():
-        attention: Any = block.attention
-        attention.keys = keys
-    return expanded, keys
-
-
-def takes_groups(heads: int, kv_heads: int, head_width: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether cuDNN's attention computes the same with grouped keys as with keys of each head, on a few tokens."""
-    generator = torch.Generator(device).manual_seed(0)
-    q, k, v, gradient = (
-        torch.randn(2, 256, number, head_width, generator=generator, device=device).to(dtype).transpose(1, 2)
-        for number in (heads, kv_heads, kv_heads, heads)
-    )
-
-    def results(keys: str) -> list[torch.Tensor]:
-        given = [each.detach().requires_grad_() for each in (q, k, v)]
-        y = attended(*given, keys)
-        return [y.detach(), *torch.autograd.grad(y, given, gradient)]
-
-    try:
-        pairs = list(zip(results("cudnn"), results("expanded")))
-    except RuntimeError:  # no kernel for this
-        return False
-    return all(float((got.float() - right.float()).norm()) < 2**-6 * float(right.float().norm()) for got, right in pairs)
-
-
 # --- main -----------------------------------------------------------------------------------------------------------------
 
 
@@ -283,20 +242,30 @@ def train(
     scale = args.loss_scale if args.dtype == "fp16" else 1.0
     clock: Any = DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
 
+    window = RankParts(args.warmup_steps + 1, args.steps)
+    # FSDP gathers layers in the forward pass, and ranks that share a layer add up its output: computing waits for them.
+    stamp = clock.stamp if layout.kind in ("none", "ddp") and layout.tensor * layout.pipeline == 1 else unheard
+
     def tell(finished: list[Step]) -> None:
         if me.rank == 0:
             trainer.say_steps(finished, samples)
+        for step in finished:
+            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s)
 
+    profiler = Profiler(me.rank, args.warmup_steps + 1, device)
     prove_world(me, device)  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start, skipped=0)
     for number in range(1, args.steps + 1):
         clock.begin()
-        with from_root() if number == 1 else nullcontext():  # cuDNN's attention compiles its kernels
-            loss = taken(model, *batches[number])
+        # In the first step, cuDNN's attention compiles its kernels.
+        with profiler.step(number), from_root() if number == 1 else nullcontext():
+            loss = taken(model, *batches[number], stamp)
         tell(clock.mark(number, loss, scale_now(model.optimizer)))
     tell(clock.rest())
+    profiler.end()
+    trainer.say(window.line(me.rank))
     held = memory_bytes(device)
     of_steps = {
         "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),

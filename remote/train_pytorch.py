@@ -2,8 +2,9 @@
 
 Needs PyTorch 1.13 or newer and Python 3.8 or newer; with synthetic images nothing else. Next to this file are the models
 (torch_models.py), the images (torch_images.py), one step (torch_steps.py), its measured parts (torch_parts.py), the search for
-the largest batch (torch_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py, trainer.py,
-loaders.py. Two files re-implement parts of PyTorch and are off by default: torch_packed.py and torch_gathered_pool.py.
+the largest batch (torch_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py, torch_stamps.py,
+trainer.py, rank_parts.py, loaders.py. Two files re-implement parts of PyTorch and are off by default: torch_packed.py and
+torch_gathered_pool.py.
 
 One process per device, which reads its rank from the environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as
 torchrun sets it:
@@ -11,10 +12,11 @@ torchrun sets it:
     torchrun --standalone --nproc_per_node 8 train_pytorch.py --model resnet50 --device cuda --dtype fp16 --batch-size 256
     torchrun --nnodes 4 --nproc_per_node 8 --node_rank 0 --master_addr 10.11.0.2 --master_port 29500 train_pytorch.py ...
 
-Every rank prints one `orch rank=` line; rank 0 prints one `orch step=` line per step and `orch done {json}` at the end.
-Synthetic images are made once, on the device, in the type of the first layer: a step contains no loading and no copy. The other
-loaders read image folders, see loaders.py: `native` is torch's DataLoader with Pillow, which sends pixels as bytes and
-normalises them on the device; `dali-cpu` and `dali-gpu` are NVIDIA DALI. Waiting for them is part of a step.
+Every rank prints one `orch rank=` line, and `orch parts {json}` after the last step (rank_parts.py); rank 0 prints one `orch
+step=` line per step and `orch done {json}` at the end. Synthetic images are made once, on the device, in the type of the
+first layer: a step contains no loading and no copy. The other loaders read image folders, see loaders.py: `native` is torch's
+DataLoader with Pillow, which sends pixels as bytes and normalises them on the device; `dali-cpu` and `dali-gpu` are NVIDIA
+DALI. Waiting for them is part of a step.
 
 The last line also has the facts that explain a speedup, all of them measured, none derived from the speed:
 
@@ -40,6 +42,7 @@ from typing import Any
 
 import torch
 import trainer
+from rank_parts import RankParts
 from torch import nn
 from torch_batch_search import searched
 from torch_clock import DeviceClock
@@ -48,7 +51,9 @@ from torch_images import batches
 from torch_models import COMPILE_OPTIONS, HALF_TYPES, MODELS, channels_last
 from torch_packed import buckets
 from torch_parts import parts
+from torch_profile import Profiler
 from torch_ranks import claim, from_root, identity, join, leave_after, memory_bytes, prove_world
+from torch_stamps import unheard
 from torch_steps import (
     DDP_STEPS,
     EAGER_STEPS,
@@ -71,7 +76,7 @@ def arguments() -> argparse.Namespace:
     parser = trainer.options(MODELS)
     parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="fp16 and bf16: autocast")
     parser.add_argument("--channels-last", choices=["auto", "on", "off"], default="auto", help="auto: on cuda, except for fp32")
-    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the window of input_wait_s")
+    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
     parser.add_argument("--solo-steps", type=int, default=10, help="steps without communication, after the last step")
     parser.add_argument("--find-batch-size", type=int, default=0, metavar="MAX", help="first report the largest that fits")
     parser.add_argument("--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **trainer.SWITCH)
@@ -190,9 +195,11 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
     one = torch.ones((), device=device)
 
     models = averaging(args, model, me.world_size)
+    window = RankParts(args.warmup_steps + 1, args.steps)
+    stamp = unheard if args.cuda_graphs == "true" else clock.stamp  # the parts of a graph cannot be timed
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return taken(model, next(models), images, labels)
+        return taken(model, next(models), images, labels, stamp)
 
     take: Any = Replayed(step, EAGER_STEPS) if args.cuda_graphs == "true" else step
     input_wait_s = 0.0
@@ -200,19 +207,25 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
     def tell(finished: list[Step]) -> float:
         if me.rank == 0:
             trainer.say_steps(finished, samples)
+        for step in finished:
+            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s)
         return sum(step.input_wait_s for step in finished if step.number > args.warmup_steps)
 
+    profiler = Profiler(me.rank, args.warmup_steps + 1, device)
     prove_world(me, device)  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start, skipped=0)
     for number in range(1, args.steps + 1):
-        images, labels = next(data)
-        clock.begin()
-        with from_root() if number == 1 else nullcontext():
-            loss, output = take(images, labels)
+        with profiler.step(number):
+            images, labels = next(data)
+            clock.begin()
+            with from_root() if number == 1 else nullcontext():
+                loss, output = take(images, labels)
         input_wait_s += tell(clock.mark(number, loss, scale_of(model, one)))
     input_wait_s += tell(clock.rest())
+    profiler.end()
+    trainer.say(window.line(me.rank))
 
     held, output_dtype = memory_bytes(device), str(output.dtype).split(".")[-1]
     del take, loss, output  # and with them a graph's memory

@@ -1,8 +1,8 @@
 """Simulate an accelerator: sleep for the compute of a step, then really all-reduce its gradients over TCP.
 
-Needs Python 3.6 or newer and, next to this file, simulated_meeting.py and simulated_ring.py. It prints the same lines as the
-other trainers, and the last one has `"simulated": true`: network, launch and logs are real, the computation is not. One
-process per rank, which reads its rank from the environment:
+Needs Python 3.6 or newer and, next to this file, simulated_meeting.py, simulated_ring.py and rank_parts.py. It prints the
+same lines as the other trainers, and the last one has `"simulated": true`: network, launch and logs are real, the computation
+is not. One process per rank, which reads its rank from the environment:
 
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5 &
     RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5
@@ -13,7 +13,7 @@ really added, and checked at the end of each step; the bytes behind them are mov
 
 Injected faults, for rehearsals: `--fail-at-step N --fail-rank R --fail-mode M` makes one rank fail instead of taking step N.
 exit3: exit with code 3 · sigkill: kill itself · oom-print: print the error of a GPU out of memory and exit 1 ·
-hang: sleep forever · deaf: the same, ignoring SIGTERM.
+hang: sleep forever · deaf: the same, ignoring SIGTERM. `--slow-rank R --slow-percent P` makes a rank sleep longer in each step.
 """
 
 import argparse
@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from typing import Any, Dict, List
 
+from rank_parts import RankParts
 from simulated_meeting import Identity, PeerError, farewell, identity, rendezvous
 from simulated_ring import FLOAT_BYTES, Ring
 
@@ -52,15 +53,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jitter-percent", type=float, default=0.0, help="maximum random addition to that sleep")
     parser.add_argument("--gradient-mb", type=float, default=0.0, help="MB all-reduced per step; 0: all of the model's")
     parser.add_argument("--seed", type=int, default=0, help="seed of the jitter")
+    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
+    parser.add_argument("--slow-rank", type=int, default=0, help="the rank that --slow-percent slows")
+    parser.add_argument("--slow-percent", type=float, default=0.0, help="addition to the sleep of one rank")
     parser.add_argument("--timeout-s", type=float, default=60.0, help="longest wait for another rank, also at the start")
     parser.add_argument("--fail-at-step", type=int, default=0, help="inject a fault instead of this step; 0: none")
     parser.add_argument("--fail-rank", type=int, default=0, help="the rank that fails")
     parser.add_argument("--fail-mode", choices=sorted(FAULTS), default="exit3")
     args = parser.parse_args()
-    least = {"batch_size": 1, "steps": 1, "compute_ms": -1, "jitter_percent": 0, "gradient_mb": 0, "timeout_s": 0.001}
+    least = {"batch_size": 1, "steps": 1, "compute_ms": -1, "jitter_percent": 0, "slow_percent": 0, "gradient_mb": 0}
+    least.update(warmup_steps=0, timeout_s=0.001)
     for name, minimum in least.items():
         if not getattr(args, name) >= minimum:
             parser.error("--{}: expected {} or more, got {}".format(name.replace("_", "-"), minimum, getattr(args, name)))
+    if args.warmup_steps >= args.steps:
+        parser.error(f"--warmup-steps: expected fewer than the {args.steps} steps, got {args.warmup_steps}")
     return args
 
 
@@ -159,8 +166,10 @@ def closing(args: argparse.Namespace, ranks: List[Dict[str, Any]], ring: Ring) -
 
 
 def train(args: argparse.Namespace, me: Identity, ring: Ring) -> None:
-    """Take all steps; rank 0 prints them."""
+    """Take all steps, rank 0 printing them, and print the parts of this rank's."""
     noise = random.Random(args.seed + me.rank)
+    slower = 1 + (args.slow_percent / 100 if me.rank == args.slow_rank else 0)
+    window = RankParts(args.warmup_steps + 1, args.steps)
     before = time.monotonic()
     if me.rank == 0:
         say(f"step=0 t={before:.6f} step_time_s=0 samples=0 loss=nan")
@@ -168,12 +177,15 @@ def train(args: argparse.Namespace, me: Identity, ring: Ring) -> None:
         if step == args.fail_at_step and me.rank == args.fail_rank:
             FAULTS[args.fail_mode]()
         begun = time.monotonic()
-        sleep_until(begun + compute_s(args) * (1 + noise.random() * args.jitter_percent / 100))
+        sleep_until(begun + compute_s(args) * slower * (1 + noise.random() * args.jitter_percent / 100))
+        computed = time.monotonic() - begun
         ring.all_reduce(step)
         now = time.monotonic()
         if me.rank == 0:
             say(f"step={step} t={now:.6f} step_time_s={now - before:.6f} samples={args.batch_size * me.world_size} loss=nan")
+        window.add(step, now - before, begun - before, computed)
         before = now
+    say(window.line(me.rank))
 
 
 def main() -> None:

@@ -141,7 +141,8 @@ class Step(NamedTuple):
     """A finished step: its number from 1, the monotonic clock at its end, its seconds, its loss.
 
     ``input_wait_s``: the part of the seconds before its images were ready, if the trainer measures it. ``skipped``: 1 if the
-    optimizer changed nothing because gradients overflowed, 0 if it did; None if the trainer does not tell.
+    optimizer changed nothing because gradients overflowed, 0 if it did; None if the trainer does not tell. ``compute_s``: the
+    seconds from when its images were ready to the end of its last forward pass; None if the trainer does not record that.
     """
 
     number: int
@@ -150,6 +151,7 @@ class Step(NamedTuple):
     loss: float
     input_wait_s: float = 0.0
     skipped: int | None = None
+    compute_s: float | None = None
 
 
 class Skips:
@@ -196,18 +198,26 @@ class HostClock:
     def start(self) -> float:
         """Return the monotonic clock before the first step."""
         self.t = self.begun = time.monotonic()
+        self.forward: float | None = None
         return self.t
 
     def begin(self) -> None:
         """Record that the images of the next step are ready. Without this call the input wait is 0."""
         self.begun = time.monotonic()
 
+    def stamp(self, name: str) -> None:
+        """Record the end of a part of the step; only that of `forward` is kept."""
+        if name == "forward":
+            self.forward = time.monotonic()
+
     def mark(self, number: int, loss: Any, scale: Any = None) -> list[Step]:
         """Record the end of a step; return the steps that are finished by now."""
-        before, begun = self.t, self.begun
+        before, begun, forward = self.t, self.begun, self.forward
         self.t = self.begun = time.monotonic()
+        self.forward = None
         skipped = None if scale is None else self.skips.after(float(scale))
-        return [Step(number, self.t, self.t - before, float(loss), begun - before, skipped)]
+        computed = None if forward is None else forward - begun
+        return [Step(number, self.t, self.t - before, float(loss), begun - before, skipped, computed)]
 
     def rest(self) -> list[Step]:
         """Return the steps not yet returned."""

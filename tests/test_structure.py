@@ -60,14 +60,16 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line containers environment expectations folders framework job measures payload "
-        "placement published_schema render request run_schema scaffold scaling schedule schema schema_faults spec "
-        "transformer trial variables words"
+        "placement profile published_schema render request run_schema scaffold scaling schedule schema schema_faults "
+        "spec transformer trial variables words"
     ),
     "record": (
         "archive bench_parts benchfile bisect_record borrow defaults evidence journal manifest node_record owed project "
         "refused removal reread rundir sealed state_file submission telemetry"
     ),
-    "report": "bisect cells checks compare explain formats/json history published published_language terminal text trend tune",
+    "report": (
+        "bisect cells checks compare explain formats/json history profile published published_language terminal text trend tune"
+    ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives numbers/intervals "
         "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally "
@@ -119,10 +121,12 @@ EFFECTS = {
 # with it. The runner, make_dataset.py and trainer.py stand in no row: they need nothing but Python.
 FRAMEWORKS = {
     "train_pytorch": "torch trainer loaders torch_ranks torch_models torch_gathered_pool torch_packed torch_steps torch_images"
-    " torch_parts torch_batch_search torch_clock",
+    " torch_parts torch_batch_search torch_clock torch_stamps torch_profile rank_parts",
+    "torch_profile": "torch",
     "torch_clock": "torch trainer",
-    "train_lm": "torch trainer torch_ranks torch_clock lm_adamw lm_batch_search lm_float8 lm_models lm_optimizer lm_parallel"
-    " lm_parts lm_steps",
+    "train_lm": "torch trainer torch_ranks torch_clock torch_stamps torch_profile rank_parts lm_adamw lm_batch_search lm_float8"
+    " lm_kernels lm_models lm_optimizer lm_parallel lm_parts lm_steps",
+    "lm_kernels": "torch lm_models lm_steps",
     "lm_batch_search": "torch trainer torch_ranks lm_loss lm_models lm_parallel lm_steps",
     "lm_models": "torch lm_experts lm_recompute",
     "lm_experts": "torch",
@@ -163,7 +167,8 @@ FRAMEWORKS = {
     "jax_transformer": "jax",
     "train_deepspeed_lm": "torch deepspeed trainer lm_loss lm_models lm_parallel lm_steps torch_clock torch_ranks",
     "train_hf_lm": "torch transformers accelerate trainer torch_ranks",
-    "train_simulated": "simulated_meeting simulated_ring",
+    "train_simulated": "simulated_meeting simulated_ring rank_parts",
+    "rank_parts": "",
     "simulated_meeting": "",
     "simulated_ring": "simulated_meeting",
     "loaders": "nvidia PIL numpy",
@@ -173,7 +178,7 @@ HEAVY = [
     "fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "matplotlib", "jinja2", "yaml", "ClusterShell", "cryptography",
 ]  # fmt: skip
 MAX_LINES = 350
-SIMULATED = ("train_simulated", "simulated_meeting", "simulated_ring")
+SIMULATED = ("train_simulated", "simulated_meeting", "simulated_ring", "rank_parts")
 
 
 @cache

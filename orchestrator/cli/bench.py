@@ -126,6 +126,12 @@ def bench(
             help="Exit with 5 if a metric is beyond a bound, 6 if uncertain.",
         ),
     ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(
+            "--profile", metavar="torch[:steps=5][:ranks=0,3]", help="Trace steps of an extra run that no table counts."
+        ),
+    ] = "",
     label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")] = "",
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g if no earlier run of it is usable.")
@@ -167,11 +173,14 @@ def bench(
     Lists are combined: --nodes 1,2,4 --dtype fp32,fp16 gives six configurations, each run --repeats times in balanced order.
     A configuration that is impossible is skipped and named with its reason.
     """
+    from dataclasses import replace
+
     from orchestrator import yamlfile
     from orchestrator.plan import Limits
     from orchestrator.plan.baselines import without
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.placement import idle
+    from orchestrator.plan.profile import check_profiled, profile_of
     from orchestrator.plan.request import check_measures, planned, request_of
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
@@ -214,6 +223,8 @@ def bench(
     bases = template_bases(templates)
     folders = open_frameworks(request.framework_names(lambda: framework_for(model, bases)), bases)
     check_measures(request, [folder.framework for folder in folders])
+    for folder in folders if profile and profile_of(profile) else ():
+        check_profiled(folder.framework)
     bench_id = new_bench_id()
     limits = Limits(
         lease_s=lease,
@@ -239,6 +250,7 @@ def bench(
                 typer.echo(one_line(text), err=True)
         borrowed = _borrowed(plan, selection)
         plan = without(plan, [spec for spec, _ in borrowed])
+        plan = replace(plan, profile=profile_of(profile) if profile else None)
         if dry_run:
             from orchestrator.cli.dry_run import show_plan
 

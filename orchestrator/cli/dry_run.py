@@ -42,6 +42,8 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     plans = _plans(plan, selection)
     if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
         typer.echo(f"plan: {words}")
+    if plan.profile:
+        typer.echo(f"then {len(plan.profiled())} runs that no table counts, with traces ({plan.profile})")
     typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
     for run, _ in plans:
         typer.echo(f"  {run.run_id}")

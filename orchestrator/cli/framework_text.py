@@ -45,7 +45,7 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
     nodes = f"{log.nodes} node" if log.nodes == "every" else f"the {log.nodes} node"
     scope = f"; a rate in it is of scope {log.scope}" if framework.measure.has_samples else ""
     yield f"  log       {', '.join(log.files)} of {nodes}{scope}"
-    for pattern in (*log.patterns, *log.readings, *filter(None, (log.rank, log.closing, log.prefix))):
+    for pattern in (*log.patterns, *log.readings, *filter(None, (log.rank, log.rank_parts, log.closing, log.prefix))):
         yield f"            {pattern}"
     for name, rule in framework.published.get("rules", {}).items():
         yield f"  published rule {name}: {rule['title']}"

@@ -152,7 +152,7 @@ class _View:
             case RunBegun(index, run):
                 self._begin(run)
                 settings = "".join(f" {name}={value}" for name, value in self._settings(run).items())
-                return [one_line(f"[{index + 1}/{len(self.planned)}] {run.run_id}{settings}")]
+                return [one_line(f"[{index + 1}/{max(index + 1, len(self.planned))}] {run.run_id}{settings}")]
             case Started(hosts, skew_s):
                 self.states = dict.fromkeys(hosts, "running")
                 return [f"  started on {fold(hosts)}, skew {skew_s * 1e3:.1f} ms"]

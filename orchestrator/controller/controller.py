@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn, Protocol, TextIO
 
@@ -33,7 +34,7 @@ from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.expectations import Expectation
 from orchestrator.record import BenchDir, Ownership, RunDir, take
 from orchestrator.record.borrow import borrow
-from orchestrator.record.journal import Event
+from orchestrator.record.journal import Event, begun_runs
 from orchestrator.record.owed import reopen
 from orchestrator.record.reread import reread
 from orchestrator.results import RunResult
@@ -172,7 +173,9 @@ class Controller:
                     next_port = ports(random.SystemRandom().choice)
                     campaign = Campaign(self.bench, cluster.hosts, stage, next_port)
                     owed = self.owes(campaign)
-                    errors = campaign.execute(scheduler.runs(owed), scheduler.needs(owed))
+                    profiled = self._profiled(scheduler)
+                    needed = [*scheduler.needs(owed), *self.plan.profiled()]
+                    errors = campaign.execute(chain(scheduler.runs(owed), profiled), needed)
             except OrchError as error:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
         results = read_bench(self.bench, known=scheduler.tally.read)
@@ -181,6 +184,14 @@ class Controller:
         code = errors[0].exit_code if errors else 0
         self.bench.event(Event.OVER, code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
         return errors, results
+
+    def _profiled(self, scheduler: Scheduler) -> Iterator[PlannedRun]:
+        """Yield the extra runs that are traced, of cells with a number; one that was begun before is not made again."""
+        begun = begun_runs(self.bench.events())
+        for run, cell in zip(self.plan.profiled(), self.plan.cells, strict=False):
+            measured = (result for result in scheduler.tally.results() if result.spec and result.spec.is_run_of(cell))
+            if run.run_id not in begun and any(result.is_good for result in measured):
+                yield run
 
     def _scheduler(self, observe: Observer) -> Scheduler:
         record = self.bench.record()

@@ -46,6 +46,7 @@ class LogGrammar:
     ``cumulative``: a rate covers all steps so far. ``counts_from``: the number that the program gives to its first step.
     ``after_warmup``: the program does not count its warm-up, so its first step is the first of the window.
     ``rank``: pattern of the line with which each rank identifies itself (groups ``rank``, ``world_size``).
+    ``rank_parts``: pattern of the line with the parts of a rank's steps, group ``json``, in the files of rank lines.
     ``closing``: pattern of the last line, group ``json`` with the facts of the run. ``nccl_files``: globs of the files with
     NCCL's own log. ``readings``: patterns of lines with results other than steps, with groups of any name. ``metrics`` says
     what these groups are; without it, the reader of a kind of measurement knows. ``thousands`` and ``suffixes`` are those of
@@ -71,6 +72,7 @@ class LogGrammar:
     thousands: str = ""
     suffixes: Mapping[str, float] = field(default_factory=dict)
     prefix: str = ""
+    rank_parts: str = ""
 
     @property
     def numbers(self) -> NumberForm:

@@ -111,7 +111,8 @@ def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]], form: Numb
 def _readers(grammar: LogGrammar) -> dict[str, Reader]:
     groups = ("step", *VALUES, *grammar.metric_groups)
     readers = {key: compiled(key, pattern, groups) for key, pattern in grammar.by_key("patterns").items()}
-    others = {"log.rank": grammar.rank, "log.closing": grammar.closing, **grammar.by_key("readings")}
+    others = {"log.rank": grammar.rank, "log.rank_parts": grammar.rank_parts, "log.closing": grammar.closing}
+    others |= grammar.by_key("readings")
     for key, pattern in others.items():
         if pattern:
             readers[key] = compiled(key, pattern, None)

@@ -45,10 +45,10 @@ class Parsed:
     """The content of one file.
 
     ``said``: samples in order of step, without equal ones, or the aggregate over ranks if each line is about one process.
-    ``ranks``: (rank, world_size) of each rank line. ``closing``: the facts of the closing line. ``readings``: the groups of
-    each line that matches the grammar's ``readings`` or has metrics of a step, as text. ``misread``: the first matched value
-    that is not a number, with its name; empty if there is none. ``resolution`` is what a unit of the last printed digit of each
-    value is worth, by name, taken from some of its lines.
+    ``ranks``: (rank, world_size) of each rank line. ``rank_parts``: the JSON of each line with the parts of a rank's steps.
+    ``closing``: the facts of the closing line. ``readings``: the groups of each line that matches the grammar's ``readings`` or
+    has metrics of a step, as text. ``misread``: the first matched value that is not a number, with its name. ``resolution`` is
+    what a unit of the last printed digit of each value is worth, by name, taken from some of its lines.
     """
 
     said: tuple[StepSample, ...] | RankAggregate
@@ -57,6 +57,7 @@ class Parsed:
     warnings: tuple[str, ...]
     readings: tuple[Mapping[str, str], ...] = ()
     misread: str = ""
+    rank_parts: tuple[str, ...] = ()
     resolution: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -94,11 +95,11 @@ class _Collector:
     def __init__(self, grammar: LogGrammar) -> None:
         self.patterns, self.metrics = step_readers(grammar.by_key("patterns"), grammar.metric_groups)
         self.rank = compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
-        self.closing_line = compiled("log.closing", grammar.closing, ("json",)) if grammar.closing else None
+        lines = (("rank_parts", grammar.rank_parts), ("closing", grammar.closing))
+        self.parts_line, self.closing_line = (compiled(f"log.{key}", line, ("json",)) if line else None for key, line in lines)
         self.results = [compiled(key, text, None) for key, text in grammar.by_key("readings").items()] + self.metrics
-        self.others = [reader for reader in (self.rank, self.closing_line, *self.results) if reader]
-        self.scope = grammar.scope
-        self.shift = 1 - grammar.counts_from
+        self.others = [reader for reader in (self.rank, self.parts_line, self.closing_line, *self.results) if reader]
+        self.scope, self.shift = grammar.scope, 1 - grammar.counts_from
         self.numbers, self.tags = grammar.numbers, tags_of(grammar.prefix)
         self.factors = {name: grammar.factor(name) for name in grammar.units}
         self.finest = Finest(self.numbers, self.factors)
@@ -106,6 +107,7 @@ class _Collector:
         self.days: dict[int | None, tuple[float, int]] = {}
         self.count = 0
         self.ranks: list[tuple[int, int | None]] = []
+        self.rank_parts: list[str] = []
         self.closing: Mapping[str, Any] | None = None
         self.readings: list[Mapping[str, str]] = []
         self.warnings: dict[str, None] = {}
@@ -208,7 +210,10 @@ class _Collector:
         for match in self.rank.pattern.finditer(text) if self.rank and self.rank.literal in text else ():
             if match.end() != cut_at:
                 self._rank(match.groupdict())
-        closing = self.closing_line
+        parts, closing = self.parts_line, self.closing_line
+        for match in parts.pattern.finditer(text) if parts and parts.literal in text else ():
+            self._count(1)
+            self.rank_parts.append(match["json"])
         for match in closing.pattern.finditer(text) if closing and closing.literal in text else ():
             self._closing(match["json"])
         for reading in self.results:
@@ -315,8 +320,8 @@ class _Collector:
             by_row = rows(steps, values)
             # A line may be printed again as it is; another line for the same step is another measurement, and not lost here.
             samples = tuple(by_row if in_order(steps) else {repr(sample): sample for sample in by_row}.values())
-        texts, readings = tuple(self.warnings), tuple(self.readings)
-        return Parsed(samples, tuple(self.ranks), self.closing, texts, readings, self.misread, self.finest.by_name)
+        texts, readings, parts = tuple(self.warnings), tuple(self.readings), tuple(self.rank_parts)
+        return Parsed(samples, tuple(self.ranks), self.closing, texts, readings, self.misread, parts, self.finest.by_name)
 
     def _complete(self, voice: RankColumns, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
         """Split where the step goes back, and return the last attempt that reaches the highest step.

@@ -10,6 +10,7 @@ from orchestrator.inventory import Host
 from orchestrator.plan.expectations import Expectation
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.placement import place
+from orchestrator.plan.profile import Profile, profile_name
 from orchestrator.plan.render import Plan, render
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec, Skipped
@@ -35,7 +36,8 @@ class PlannedRun:
 class Bench:
     """All runs of one command: its configurations (cells), run in blocks. Each block runs every cell once.
 
-    ``skipped`` are the configurations that were requested and are impossible, ``expect`` what it is expected to measure.
+    ``skipped`` are the configurations that were requested and are impossible, ``expect`` what it is expected to measure,
+    ``profile`` what is traced of an extra run of each.
     """
 
     bench_id: str
@@ -45,6 +47,23 @@ class Bench:
     skipped: tuple[Skipped, ...] = ()
     label: str = ""
     expect: tuple[Expectation, ...] = ()
+    profile: Profile | None = None
+
+    def profiled(self) -> tuple[PlannedRun, ...]:
+        """Return the extra run of each cell that is traced and counts in no table; none without ``profile``."""
+        if self.profile is None:
+            return ()
+        repeat, numbered = self.schedule.repeats + 1, enumerate(self.cells, start=1)
+        return tuple(
+            PlannedRun(
+                profile_name(self.bench_id, index, spec),
+                repeat,
+                self.profile.spec(spec),
+                self.folders[spec.framework],
+                self.bench_id,
+            )
+            for index, spec in numbered
+        )
 
     def block(self, repeat: int) -> tuple[PlannedRun, ...]:
         """Return the runs of one repeat (counted from 1) in execution order. Every call returns the same runs."""

@@ -160,6 +160,7 @@ def _log_grammar(log: LogEntry) -> LogGrammar:
         after_warmup=log.after_warmup,
         rank=log.rank,
         rank_files=tuple(log.rank_files),
+        rank_parts=log.rank_parts,
         closing=log.closing,
         nccl_files=tuple(log.nccl_files),
         readings=patterns_of(log.readings),

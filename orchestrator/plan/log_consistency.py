@@ -37,12 +37,9 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
         ("log", "patterns", index): LogGrammar((), (pattern,), metrics=_grouped(log, pattern, broken))
         for index, pattern in enumerate(log.patterns)
     }
-    if log.rank:
-        grammars["log", "rank"] = LogGrammar((), rank=log.rank)
-    if log.closing:
-        grammars["log", "closing"] = LogGrammar((), closing=log.closing)
-    if log.prefix:
-        grammars["log", "prefix"] = LogGrammar((), prefix=log.prefix)
+    for key in ("rank", "rank_parts", "closing", "prefix"):
+        if pattern := getattr(log, key):
+            grammars["log", key] = LogGrammar((), **{key: pattern})
     for index, pattern in enumerate(patterns_of(log.readings)):
         grammars[_reading(log, index)] = LogGrammar((), readings=(pattern,))
     unusable: set[str] = set()

@@ -242,6 +242,7 @@ class LogEntry(_Strict):
     after_warmup: Truth = Field(False, description="the program performs its warm-up before it counts")
     rank: Pattern = Field("", description="the line by which each rank says who it is: groups rank and world_size")
     rank_files: list[Glob] = Field([], description="the files with these lines; without it those of files")
+    rank_parts: Pattern = Field("", description="the line with the parts of a rank's steps, as JSON in the group json")
     closing: Pattern = Field("", description="the last line, with the facts of the run as JSON in the group json")
     nccl_files: list[Glob] = Field([], description="files in which NCCL logs, such as nccl-*.log")
     readings: Pattern | list[Pattern] = Field(

@@ -18,6 +18,7 @@ from orchestrator.inventory.secrets import SHOWN, hidden
 from orchestrator.plan import Knob, RunSpec, Skipped
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.profile import Profile, profile_of
 from orchestrator.record.recorded_spec import spec_of
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "names",
     "plain",
     "planned_with",
+    "profile",
     "rung",
     "skipped",
     "text",
@@ -165,6 +167,14 @@ def expectations(value: Any) -> tuple[Expectation, ...]:
     """Return what a bench is expected to measure."""
     try:
         return tuple(map(expectation_of, texts(value)))
+    except ConfigError as error:
+        raise ValueError(error.message) from error
+
+
+def profile(value: Any) -> Profile:
+    """Return what is traced of the extra runs of a bench."""
+    try:
+        return profile_of(text(value))
     except ConfigError as error:
         raise ValueError(error.message) from error
 

@@ -17,6 +17,7 @@ from orchestrator.inventory import Host
 from orchestrator.plan import Limits, RunSpec, Schedule, Skipped
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.expectations import Expectation
+from orchestrator.plan.profile import Profile, profile_name
 from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import PlanEntry, PlannedWith, RungRecord, TuneRecord
 from orchestrator.record.bisect_record import BisectRecord, bisect
@@ -59,6 +60,7 @@ class BenchRecord:
     expect: tuple[Expectation, ...] = ()
     devices: Mapping[str, str] = field(default_factory=dict)
     job: tuple[str, ...] = ()
+    profile: Profile | None = None
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> BenchRecord:
@@ -108,6 +110,8 @@ class BenchRecord:
             content["skipped"] = [asdict(one) for one in self.skipped]
         if self.devices:
             content["devices"] = dict(self.devices)
+        if self.profile:
+            content["profile"] = str(self.profile)
         if self.expect:
             content["expect"] = list(map(str, self.expect))
         return content | {name: list(texts) for name in ("job", "notes", "left_out") if (texts := getattr(self, name))}
@@ -124,6 +128,12 @@ class BenchRecord:
             return float(self.created), ""
         except ValueError:
             return 0.0, self.created
+
+    @property
+    def profiles(self) -> dict[str, RunSpec]:
+        """The extra runs that are traced and count in no table, by id, each with the cell that it is one of."""
+        numbered = enumerate(self.cells if self.profile else (), start=1)
+        return {profile_name(self.bench_id, index, spec): spec for index, spec in numbered}
 
     @property
     def blocks(self) -> int:
@@ -208,6 +218,7 @@ def bench_record(
         label=plan.label,
         skipped=plan.skipped,
         expect=plan.expect,
+        profile=plan.profile,
         devices={host.name: devices[host.name] for host in hosts if devices and host.name in devices},
         notes=tuple(notes),
         job=tuple(job),
@@ -240,6 +251,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "expect": ("expect", parts.expectations),
     "devices": ("devices", parts.names),
     "job": ("job", parts.texts),
+    "profile": ("profile", parts.profile),
 }
 """For each field of a record: its key in the file and its reader."""
 _MAY_BE_NULL = {"templates", "limits", "planned_with", "plan", "created"}

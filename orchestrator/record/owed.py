@@ -65,7 +65,9 @@ def reopen(bench: BenchDir) -> Reopened:
         entry = record.plan[run_id]
         spec = record.cells[entry.cell]
         runs[run_id] = PlannedRun(run_id, entry.repeat, spec, folders[spec.framework], record.bench_id)
-    plan = Bench(record.bench_id, record.cells, folders, record.schedule, record.skipped, record.label, record.expect)
+    plan = Bench(
+        record.bench_id, record.cells, folders, record.schedule, record.skipped, record.label, record.expect, record.profile
+    )
     return Reopened(plan, runs, hosts, inventory, record.limits)
 
 

@@ -22,11 +22,12 @@ def grammar_of(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
     values["metrics"] = tuple(map(metric_of, values.get("metrics", ())))
     grammar = LogGrammar(**values).with_options(spec.options)
     named = (*grammar.units.values(), *grammar.summed_over.values())
-    texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, grammar.thousands, grammar.prefix)
+    texts = (grammar.nodes, grammar.scope, grammar.thousands, grammar.prefix)
+    lines = (grammar.rank, grammar.rank_parts, grammar.closing)
     patterns, files = (*grammar.patterns, *grammar.readings), (*grammar.files, *grammar.rank_files, *grammar.nccl_files)
     if not set(grammar.units.values()) <= set(UNITS):
         raise ValueError("framework.log.units")
-    if not all(isinstance(text, str) for text in (*texts, *patterns, *named, *files)):
+    if not all(isinstance(text, str) for text in (*texts, *lines, *patterns, *named, *files)):
         raise TypeError("framework.log")
     if not all(suffix and type(factor) in (int, float) and factor > 0 for suffix, factor in grammar.suffixes.items()):
         raise TypeError("framework.log.suffixes")

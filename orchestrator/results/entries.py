@@ -10,6 +10,7 @@ from orchestrator.plan.measures import OWN_METRICS, SAMPLES_PER_S, SPEEDS
 from orchestrator.results.cells import Repeat
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.intervals import Interval
+from orchestrator.results.slow_ranks import RankTimes
 
 __all__ = ["SPEED", "Entry", "Row", "Sheet"]
 
@@ -56,12 +57,12 @@ class Row(Entry):
     if each rank computes as much in every shape, ``strong`` if the global batch is the same in every shape.
 
     ``better`` is ``higher`` or ``lower``; ``primary``: it is the metric that stands for the run; ``says`` is the metric of
-    which it is the program's own figure, empty for all others. ``value`` is the typical value
-    of `numbers.drift`, ``speedup`` and both intervals belong to it; ``average`` and ``median`` describe the repeats as they
-    are, and ``deviation`` is their sample standard deviation. ``series`` describes what a row shares with its baseline.
-    Intervals are 95 % intervals, None for too few repeats; the baseline has no interval of its speedup, which is 1 by
-    definition. ``step_s`` is the time of a step (s), ``per_rank`` the value over the ranks; both are None except for speeds of
-    training.
+    which it is the program's own figure, empty for all others. ``value`` is the typical value of `numbers.drift`, ``speedup``
+    and both intervals belong to it; ``average`` and ``median`` describe the repeats as they are, and ``deviation`` is their
+    sample standard deviation. ``series`` describes what a row shares with its baseline. Intervals are 95 % intervals, None
+    for too few repeats; the baseline has no interval of its speedup, which is 1 by definition. ``step_s`` is the time of a
+    step (s), ``per_rank`` the value over the ranks; both are None except for speeds of training. ``ranks`` are the parts of
+    the steps of each rank, if the program reports them, with the speed of a training alone.
     """
 
     metric: str
@@ -90,6 +91,7 @@ class Row(Entry):
     step_s: float | None
     per_rank: float | None
     repeats: tuple[Repeat, ...]
+    ranks: tuple[RankTimes, ...] = ()
 
     @property
     def is_speed(self) -> bool:

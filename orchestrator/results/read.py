@@ -41,6 +41,7 @@ from orchestrator.results.numbers.throughput import (
     window_of,
 )
 from orchestrator.results.numbers.training import verify_training
+from orchestrator.results.rank_parts import parts_of_ranks
 from orchestrator.results.run import REREAD, RESUME, RETRY, RunResult
 from orchestrator.results.said import Setting, figures
 from orchestrator.results.silent_ranks import verify_ranks_logged
@@ -150,6 +151,8 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     notes += _disagreement(disagreement(samples, terms), measured.samples_per_s)
     printed = {name: finest for log in sampled for name, finest in log.resolution.items()}
     resolution = resolution_of_speed(samples, terms, measured, printed)
+    rank_parts, unusable = parts_of_ranks(parsed, planned.slots, spec)
+    notes += unusable
     derived: tuple[Value, ...] = ()
     known = with_devices(observed, (name for host in planned.hosts for name in devices_of_node(planned.facts.get(host))))
     if planned.measure.name == LANGUAGE_MODEL:
@@ -179,6 +182,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
             _digests(records, holders, logs),
             _digest(f"{seconds:.6f}" for seconds in times),
         ),
+        rank_parts=rank_parts,
         by_rank={f"{node.host}/{name}": values for node in holders for name, values in logs[node.host].rhythm.items()},
     )
 

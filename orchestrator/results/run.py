@@ -13,6 +13,7 @@ from orchestrator.plan.measures import SAMPLES_PER_S, TRAINING
 from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.numbers.tempo import StepTimes, Tempo
 from orchestrator.results.numbers.throughput import Throughput
+from orchestrator.results.rank_parts import RankParts
 from orchestrator.results.said import Figure
 from orchestrator.results.telemetry.use import RunUse
 from orchestrator.results.values import Value
@@ -51,7 +52,7 @@ class RunResult:
     of the window, None without samples. ``digests`` are SHA-256 of the logs with samples and of the step times in the window,
     to the microsecond; two runs never have an equal one. ``repeated_by`` is the command that makes a run without a number
     again in the same bench, such as `RESUME`. ``place`` is the run's place in the order in which its bench ran, None for a
-    run of another bench or of none.
+    run of another bench or of none. ``rank_parts`` are those of all ranks, in order, or empty.
     """
 
     run_id: str
@@ -82,6 +83,7 @@ class RunResult:
     digests: tuple[str, ...] = ()
     repeated_by: str = ""
     place: int | None = None
+    rank_parts: tuple[RankParts, ...] = ()
 
     @property
     def values(self) -> tuple[Value, ...]:

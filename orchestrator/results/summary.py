@@ -1,8 +1,7 @@
 """From runs to the rows of a table, each with the notes that qualify its numbers.
 
-A row is one cell: all repeats of one spec, for one metric and key. Runs of different specs are never pooled, nor
-are real and simulated runs. The result does not depend on the order of the runs. A failed run is counted and its cause kept; it
-is never treated as zero or dropped.
+A row is one cell: all repeats of one spec, for one metric and key. Runs of different specs are never pooled, nor are real and
+simulated ones. The result does not depend on their order. A failed run is counted and its cause kept, never dropped or zero.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from orchestrator.results.qualifications import coarse, doubts_of, measured_coun
 from orchestrator.results.run import NEVER_RUN, REREAD, RUNNING, RunResult
 from orchestrator.results.series import Group, choice, differing_names, grouped, program_of, series_of
 from orchestrator.results.sheets import content_of, doubts_at
+from orchestrator.results.slow_ranks import Ranks, compared
 from orchestrator.results.telemetry.use import RunUse
 from orchestrator.results.values import Key
 
@@ -122,11 +122,12 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
         base, drift = bases[id(cell)], drifts[cell.drifts_with]
         faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base, drift)
         value = typical_of(cell, drift)
-        known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value)]
-        row = _row(cell, series[id(cell)], differing, qualifications_of(cell, base, known, typical), value, faster, base)
-        rows.append(row)
+        ranks = compared(cell.with_number) if cell.is_speed_of_training else Ranks()
+        known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value), *ranks.words]
+        of_row = _row(cell, series[id(cell)], differing, qualifications_of(cell, base, known, typical), value, faster, base)
+        rows.append(replace(of_row, ranks=ranks.times))
         if cell is base:
-            baseline[row.series] = row
+            baseline[of_row.series] = rows[-1]
     # Candidates of a tune are compared with its default, so they need no baseline.
     without_baseline = [
         cell for cell in cells if cell.metric.speedup and bases[id(cell)] is None and "tune" not in cell.spec.origins.values()

@@ -306,8 +306,11 @@ def line_by_line(data: bytes, grammar: LogGrammar) -> Parsed:
     collector.patterns = [replace(reader, literal="") for reader in collector.patterns]
     collector.results = [replace(reader, literal="") for reader in collector.results]
     collector.rank = collector.rank and replace(collector.rank, literal="")
+    collector.parts_line = collector.parts_line and replace(collector.parts_line, literal="")
     collector.closing_line = collector.closing_line and replace(collector.closing_line, literal="")
-    end = max(data.rfind(b"\n"), data.rfind(b"\r"), 0)
+    last = max(data.rfind(b"\n"), data.rfind(b"\r"))
+    collector.unended(data[last + 1 :])
+    end = max(last, 0)
     for line in re.findall(rb"[^\r\n]+", data[:end]):
         text = line[:LINE_LIMIT].decode("utf-8", "replace")
         text = re.sub(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]", "", text)

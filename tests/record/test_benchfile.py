@@ -18,6 +18,7 @@ from orchestrator.plan.expectations import expectation_of
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Knob
 from orchestrator.plan.limits import Limits
+from orchestrator.plan.profile import profile_of
 from orchestrator.plan.request import Request, checked_specs
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import Skipped
@@ -48,7 +49,7 @@ def record(tune: TuneRecord | None = TUNE) -> BenchRecord:
     )
     plan = {**(whole.plan or {}), "late": PlanEntry(1, 3, rung=0, attempt=2)}
     more = {"label": "before the update", "skipped": (SKIPPED,), "expect": (expectation_of("busbw >= 3 nodes=2"),)}
-    more |= {"devices": {"a": "1,2"}, "job": ("--time=60", "--nodes=2")}
+    more |= {"devices": {"a": "1,2"}, "job": ("--time=60", "--nodes=2"), "profile": profile_of("torch:steps=3:ranks=1")}
     return replace(whole, superseded={"gone": "late"}, plan=plan, notes=("a note",), left_out=("late",), **more)
 
 
@@ -86,14 +87,22 @@ def test_the_keys_of_the_file_stay_what_they_were() -> None:
     content = written(record(None).as_dict())
     assert list(content) == [
         "bench_id", "created", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan",
-        "course", "limits", "planned_with", "label", "skipped", "devices", "expect", "job", "notes",
+        "course", "limits", "planned_with", "label", "skipped", "devices", "profile", "expect", "job", "notes",
         "left_out",
     ]  # fmt: skip
     assert content["plan"]["late"] == {"cell": 1, "repeat": 3, "rung": 0, "attempt": 2}
     assert content["plan"][content["runs"][1]] in ({"cell": 0, "repeat": 1}, {"cell": 1, "repeat": 1})
+    assert content["profile"] == "torch:steps=3:ranks=1"
     assert content["label"] == "before the update" and content["skipped"][0]["reason"] == "too few hosts"
     assert content["course"]["until_ci"] == 0.02 and content["cells"][1]["origins"]["dtype"] == "command line"
     assert content["planned_with"]["hosts"]["a"]["env"]["LC_ALL"] == "C" and "hush" not in json.dumps(content)
+
+
+def test_extra_runs_that_are_traced_have_ids_of_their_own_and_are_no_runs_of_the_table() -> None:
+    whole = record()
+    assert list(whole.profiles.values()) == list(CELLS) and len(whole.profiles) == 2
+    assert not set(whole.profiles) & {*whole.runs, *(whole.plan or {})}
+    assert replace(whole, profile=None).profiles == {}
 
 
 def test_a_secret_that_has_changed_is_known_without_its_value() -> None:
@@ -145,8 +154,9 @@ def _damage(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
     [
         *((key, _damage(key, value=value)) for value in (7, [7], {"x": 7}) for key in (
             "bench_id", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan", "course",
-            "limits", "planned_with", "tune", "notes", "left_out", "label", "skipped",
+            "limits", "planned_with", "tune", "notes", "left_out", "label", "skipped", "profile",
         )),
+        ("profile", _damage("profile", value="nsys")),
         ("skipped", _damage("skipped", 0, "choices", "nodes", value="9")),
         ("skipped", _damage("skipped", 0, "choices", "dtype", value=["fp16"])),
 

@@ -430,8 +430,8 @@ def test_gradients_of_the_forward_pass_are_those_of_the_loss(chunks: int) -> Non
 
 def test_expanded_keys_give_what_grouped_keys_give_and_cudnn_is_not_asked_for_on_a_cpu() -> None:
     import torch
+    from lm_kernels import takes_groups
     from lm_models import attended
-    from train_lm import takes_groups
 
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)

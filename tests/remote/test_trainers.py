@@ -695,6 +695,15 @@ def test_every_pytorch_rank_says_who_it_is_and_rank_0_the_steps(two_ranks: list[
     assert [[step["step"] for step in samples("pytorch", text)] for text in two_ranks] == [[0, 1, 2, 3, 4], []]
 
 
+def test_every_pytorch_rank_says_how_long_its_steps_were_and_how_long_it_computed(two_ranks: list[str]) -> None:
+    for rank, text in enumerate(two_ranks):
+        (line,) = (line for line in text.splitlines() if line.startswith("orch parts "))
+        facts = json.loads(line.removeprefix("orch parts "))
+        assert (facts["rank"], facts["first_step"], facts["last_step"]) == (rank, 2, 4)
+        assert all(0 < own < step for own, step in zip(facts["compute_s"], facts["step_s"], strict=True))
+        assert len(facts["input_s"]) == len(facts["step_s"]) == 3
+
+
 def test_pytorch_step_times_are_the_differences_of_the_clock(two_ranks: list[str]) -> None:
     steps = samples("pytorch", two_ranks[0])
     assert [step["samples"] for step in steps] == [0, 4, 4, 4, 4]

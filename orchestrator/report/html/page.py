@@ -18,10 +18,12 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from orchestrator.analysis.explain import Explanation
+from orchestrator.analysis.profile import Profiled
 from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.inventory import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explain as explanations
+from orchestrator.report import profile as traces
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, details, series_tables, sheet_tables
 from orchestrator.report.html import charts, metric_charts, use_charts
 from orchestrator.report.html.charts import Turn
@@ -71,8 +73,10 @@ def render(
     references: Sequence[ReferenceTable] = (),
     reference_notes: Sequence[str] = (),
     explained: Sequence[Explanation] = (),
+    profiles: Sequence[Profiled] = (),
 ) -> str:
-    """Return the page. ``results`` are all runs in execution order; ``references`` and ``explained`` are shown if given."""
+    """Return the page. ``results`` are all runs in execution order; ``references``, ``explained`` and ``profiles``, the traces
+    of extra runs, are shown if given."""
     turns = {result.run_id: Turn(order, result, account.runs[result.run_id]) for order, result in enumerate(results, start=1)}
     series = tuple(_series(summary, turns, references))
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
@@ -97,6 +101,7 @@ def render(
             simulated=any(result.simulated for result in results),
             published=charts.PUBLISHED,
             explained=_explained(explained),
+            traces=traces.table(profiles, explained) if profiles else None,
             parts=charts.PARTS,
             placed=_placements(account.placed),
             variants=_VARIANTS,
@@ -158,6 +163,7 @@ def _environment() -> Environment:
         "text": visible,
         "fold": fold,
         "number": lambda value: "–" if value is None else written(value, ","),
+        "ms": lambda seconds: "–" if seconds is None else f"{seconds * 1e3:.3f}",
         "command": lambda words: one_line(shlex.join(words)),
     }
     return environment

@@ -1,8 +1,9 @@
-"""The page of a sweep: one table of all its configurations before the sections of its series."""
+"""The page: one table of all configurations of a sweep before the sections of its series, and the ranks of a configuration."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.report.html import render as page
 from orchestrator.results.account import account_of
 from orchestrator.results.bench import read_bench
+from orchestrator.results.numbers.excess import Excess
 from orchestrator.results.planned import planned_runs
+from orchestrator.results.slow_ranks import RankTimes
 from orchestrator.results.summary import of_bench
 from tests.support.run_folders import build
 
@@ -25,12 +28,14 @@ def swept(value: int) -> Any:
     return change
 
 
-def shown(root: Path, values: list[int]) -> str:
+def shown(root: Path, values: list[int], ranks: tuple[RankTimes, ...] = ()) -> str:
     bench = BenchDir.create(root, {"bench_id": "b", "created": "", "runs": [f"r{n}" for n, _ in enumerate(values)]})
     for number, value in enumerate(values):
         build(bench, f"r{number}", swept(value), seconds=0.5 + 0.1 * number)
     results = read_bench(bench)
-    return page(of_bench(planned_runs(bench, results)), results, account_of(bench, results))
+    summary = of_bench(planned_runs(bench, results))
+    with_ranks = replace(summary, rows=tuple(replace(row, ranks=ranks) for row in summary.rows))
+    return page(with_ranks, results, account_of(bench, results))
 
 
 def test_a_sweep_has_a_table_of_all_its_configurations(tmp_path: Path) -> None:
@@ -44,3 +49,14 @@ def test_a_sweep_has_a_table_of_all_its_configurations(tmp_path: Path) -> None:
 
 def test_a_bench_without_a_sweep_has_none(tmp_path: Path) -> None:
     assert '<section id="o1">' not in shown(tmp_path, [25])
+
+
+def test_a_slow_rank_is_in_the_table_of_the_ranks_and_the_text_of_a_node_is_no_markup(tmp_path: Path) -> None:
+    evil = "<script>node</script>"
+    ranks = tuple(
+        RankTimes(rank, evil, 0.3, 0.0012345, own, Excess(by, by - 0.01, by + 0.01, True), None)
+        for rank, (own, by) in enumerate([(0.1, -0.1), (0.1121, 0.121)])
+    )
+    text = shown(tmp_path, [25], ranks)
+    assert "<td>1</td><td>&lt;script&gt;node&lt;/script&gt;</td><td>300.000</td><td>1.234</td><td>112.100</td>" in text
+    assert "<td>12.1 %</td><td>11.1 to 13.1 %</td>" in text and evil not in text

@@ -1,0 +1,105 @@
+"""How often a rank that is slower by 5, 10 or 20 % is named, and how often one is named where none is slower.
+
+    orch lab up --nodes 4 && orch lab exec -- python benchmarks/slow_ranks.py [--how sleep,work] [--trials 20]
+
+A trial is a bench of some repeats in which one rank, another one each time, is slower: with `sleep`, a rank of `simulated`
+sleeps longer on four nodes; with `work`, a rank of `pytorch_lm` on two nodes computes longer in its forward pass, by a share
+of its own processor time (slowed/sitecustomize.py). A trial is right if exactly that rank is named, or none where none is
+slower. The machine's load is that of the last minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+HOW: dict[str, tuple[int, str]] = {
+    "sleep": (4, "resnet50 -f simulated --steps 74 --warmup-steps 10 --set compute_ms=20 --set gradient_mb=0.1"),
+    "work": (2, "gpt-tiny -f pytorch_lm --steps 72 --warmup-steps 8 --batch-size 16 --set solo_steps=0"),
+}
+"""By how a rank is slowed: the number of nodes, and the words of the bench."""
+
+
+def main() -> None:
+    """Run the trials, printing a line for each, and print a row for each way and share."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--how", default=",".join(HOW))
+    parser.add_argument("--percent", default="0,5,10,20")
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=3)
+    asked = parser.parse_args()
+    rows = []
+    for how in asked.how.split(","):
+        for percent in map(float, asked.percent.split(",")):
+            made = [trial(how, percent, number, asked.repeats) for number in range(asked.trials)]
+            rows.append(row(how, percent, [one for one in made if one]))
+    print("| slowed by | percent | trials | right | other ranks named | excess of the rank, % | width, % | load |")
+    print("|---|---:|---:|---:|---:|---|---:|---|")
+    print("\n".join(rows))
+
+
+def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any] | None:
+    """Return what was said of a bench with one slow rank; None if no run of it has a number."""
+    nodes, words = HOW[how]
+    rank = number % nodes
+    with TemporaryDirectory() as project:
+        inventory = Path(project) / "cluster.yaml"
+        inventory.write_text(slowed_inventory(rank, percent if how == "work" else 0.0), encoding="utf-8")
+        argv = ["bench", *words.split(), "--hosts", str(inventory), "--nodes", str(nodes), "--no-baseline", "--json"]
+        argv += ["--repeats", str(repeats)]
+        if how == "sleep":
+            argv += ["--set", f"slow_rank={rank}", "--set", f"slow_percent={percent}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrator", *argv],
+            env={**os.environ, "ORCH_PROJECT": project},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    load = os.getloadavg()[0]
+    rows = [row for row in json.loads(done.stdout)["rows"] if row["ranks"]] if done.stdout.startswith("{") else []
+    if not rows or not rows[0]["n"]:
+        print(f"{how} {percent:g} % rank {rank}: no number, {done.stderr[-300:]!r}", flush=True)
+        return None
+    named = [text for text in rows[0]["qualifications"] if "longer to compute" in text]
+    right = [text for text in named if percent and text.startswith(f"rank {rank} on ")]
+    excess = rows[0]["ranks"][rank]["excess"]
+    of_rank = f"{excess['value']:+.1%} ({excess['low']:.1%} to {excess['high']:.1%})"
+    print(f"{how} {percent:g} % rank {rank}, load {load:.0f}, {of_rank}: {named}", flush=True)
+    return {"right": bool(right) if percent else not named, "others": len(named) - len(right), "excess": excess, "load": load}
+
+
+def slowed_inventory(rank: int, percent: float) -> str:
+    """Return the lab's inventory, in which the node of a rank computes longer."""
+    inventory = yaml.safe_load(Path(os.environ["ORCH_HOSTS"]).read_text(encoding="utf-8"))
+    if percent:
+        variables = {"PYTHONPATH": str(Path(__file__).parent / "slowed"), "SLOWED_PERCENT": str(percent)}
+        inventory["hosts"][f"node{rank + 1}"]["env"] = variables
+    return str(yaml.safe_dump(inventory))
+
+
+def row(how: str, percent: float, made: Sequence[dict[str, Any]]) -> str:
+    """Return a row of the table."""
+    if not made:
+        return f"| {how} | {percent:g} | 0 | | | | | |"
+    values = [100 * one["excess"]["value"] for one in made]
+    width = statistics.median(100 * (one["excess"]["high"] - one["excess"]["low"]) for one in made)
+    loads = [one["load"] for one in made]
+    right, others = sum(one["right"] for one in made), sum(bool(one["others"]) for one in made)
+    reach = f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+    counts = f"{len(made)} | {right} | {others}"
+    return f"| {how} | {percent:g} | {counts} | {reach} | {width:.1f} | {min(loads):.0f} to {max(loads):.0f} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Sets of moments as sorted intervals that do not touch, in any unit.
+
+>>> united([(4, 6), (1, 2), (5, 8)])
+[(1, 2), (4, 8)]
+>>> length(common([(1, 2), (4, 8)], [(0, 5)]))
+2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["Span", "common", "length", "united"]
+
+Span = tuple[float, float]
+
+
+def united(spans: Iterable[Span]) -> list[Span]:
+    """Return the moments that are in any of the intervals."""
+    whole: list[Span] = []
+    for begin, end in sorted(spans):
+        if whole and begin <= whole[-1][1]:
+            whole[-1] = (whole[-1][0], max(end, whole[-1][1]))
+        else:
+            whole.append((begin, end))
+    return whole
+
+
+def common(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
+    """Return the moments that are in both sets."""
+    shared, one, other = [], 0, 0
+    while one < len(first) and other < len(second):
+        begin, end = max(first[one][0], second[other][0]), min(first[one][1], second[other][1])
+        if begin < end:
+            shared.append((begin, end))
+        if first[one][1] < second[other][1]:
+            one += 1
+        else:
+            other += 1
+    return shared
+
+
+def length(spans: Iterable[Span]) -> float:
+    """Return for how long a set lasts."""
+    return sum(end - begin for begin, end in spans)

@@ -1,0 +1,91 @@
+"""The parts of every rank's steps in one run, as each rank printed them at its end.
+
+The lines come from nodes: a value that is not what the plan and the other ranks say is named in a note, and the run then has no
+parts. remote/rank_parts.py says what a line has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import DataError
+from orchestrator.logs.parse import Parsed
+from orchestrator.logs.steps import ABSURD
+from orchestrator.plan.placement import Slot
+from orchestrator.plan.spec import RunSpec
+from orchestrator.record.node_record import short
+from orchestrator.strictjson import strict_json
+
+__all__ = ["RankParts", "parts_of_ranks"]
+
+_MOST_BLOCKS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """The steps of a rank in the window: medians of consecutive blocks of steps, in seconds.
+
+    ``compute_s`` is the time from when a step's input is there until the rank first communicates; empty if that is not known.
+    """
+
+    rank: int
+    host: str
+    step_s: tuple[float, ...]
+    input_s: tuple[float, ...]
+    compute_s: tuple[float, ...]
+
+
+def parts_of_ranks(
+    logs: Mapping[str, Mapping[str, Parsed]], slots: Sequence[Slot], spec: RunSpec
+) -> tuple[tuple[RankParts, ...], list[str]]:
+    """Return the parts of all ranks in order of rank, and a note if they cannot be used; ``logs`` by host and name."""
+    try:
+        parts = sorted(
+            (_parts(text, slot, spec) for slot in slots for log in logs[slot.host].values() for text in log.rank_parts),
+            key=lambda part: part.rank,
+        )
+        if parts and [part.rank for part in parts] != list(range(spec.world_size)):
+            raise _unusable(f"expected one line of each of {spec.world_size} ranks, got {len(parts)} lines")
+        if len({len(part.step_s) for part in parts}) > 1:
+            raise _unusable("expected as many blocks of steps from every rank")
+    except DataError as error:
+        where = f" of {error.host}" if error.host else ""
+        return (), [f"the parts of steps{where} were not used: {error.message}"]
+    return tuple(parts), []
+
+
+def _parts(text: str, slot: Slot, spec: RunSpec) -> RankParts:
+    """Return the parts in a line. Raises DataError for what no rank of this node prints in this run."""
+    try:
+        facts = strict_json(text, "")
+        if not isinstance(facts, dict):
+            raise _unusable(f"expected a JSON object, got {short(facts)}")
+        rank = facts.get("rank")
+        if type(rank) is not int or rank not in slot.ranks:
+            raise _unusable(f"expected a rank of this node, got {short(rank)}")
+        window = facts.get("first_step"), facts.get("last_step")
+        if window != (spec.warmup_steps + 1, spec.steps):
+            got = " to ".join(map(short, window))
+            raise _unusable(f"expected steps {spec.warmup_steps + 1} to {spec.steps} of rank {rank}, got {got}")
+        step, waited, computed = (_seconds(facts, name) for name in ("step_s", "input_s", "compute_s"))
+        if not 0 < len(step) == len(waited) or len(computed) not in (0, len(step)) or min(step) <= 0:
+            raise _unusable(f"expected as many values of each part of rank {rank}, above 0 for steps")
+        return RankParts(rank, slot.host, step, waited, computed if min(computed, default=0.0) > 0 else ())
+    except DataError as error:
+        error.host = slot.host
+        raise
+
+
+def _seconds(facts: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    values = facts.get(name)
+    if not isinstance(values, list) or len(values) > _MOST_BLOCKS:
+        raise _unusable(f"expected a list of at most {_MOST_BLOCKS} numbers as {name}, got {short(values)}")
+    if not all(type(value) in (int, float) and 0 <= value < ABSURD for value in values):
+        raise _unusable(f"expected seconds as {name}, got {short(values)}")
+    return tuple(map(float, values))
+
+
+def _unusable(message: str) -> DataError:
+    return DataError(message, kind="result_invalid")

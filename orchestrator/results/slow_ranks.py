@@ -1,0 +1,158 @@
+"""Which ranks of a configuration the others wait for: those that compute longer, or wait longer for their input.
+
+All steps of a synchronous run take equally long on all ranks; what a rank does before it first communicates tells who is slow
+from who waits. docs/metrics.md has the formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.results.hardware import loaded_in, slowed_in
+from orchestrator.results.numbers.excess import Excess, excesses
+from orchestrator.results.numbers.throughput import WORTH, mean, median
+from orchestrator.results.rank_parts import RankParts
+from orchestrator.results.run import RunResult
+
+__all__ = ["RankTimes", "Ranks", "compared"]
+
+_EVEN = 0.5
+"""A node is named instead of its ranks if each of them is above the others by at least this share of the node's excess."""
+
+_Member = int | str
+"""A rank, or a node by its host."""
+_Blocks = Mapping[int, Sequence[float]]
+"""By rank the values of its blocks in one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """The parts of a rank's steps over all repeats: medians, in seconds.
+
+    ``excess`` is by which fraction it computes longer than the median of the other ranks; ``input_excess`` is how much longer
+    it waits for its input, as a fraction of a step. None where that is not known.
+    """
+
+    rank: int
+    host: str
+    step_s: float
+    input_s: float
+    compute_s: float | None
+    excess: Excess | None
+    input_excess: Excess | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of a configuration, in order, and a sentence for each rank or node that the others wait for."""
+
+    times: tuple[RankTimes, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+def compared(runs: Sequence[RunResult]) -> Ranks:
+    """Compare the ranks of a configuration over its repeats, those whose ranks are on the same nodes as in the last one."""
+    used = [run for run in runs if run.rank_parts and _places(run) == _places(runs[-1])]
+    if not used or len(used[0].rank_parts) < 2:
+        return Ranks()
+    hosts = _places(used[0])
+    slow = _excesses([_logs_of_computing(run.rank_parts) for run in used], hosts)
+    slow = {member: _as_fraction(excess) for member, excess in slow.items()}
+    starved = _excesses([_shares_of_waiting(run.rank_parts) for run in used], hosts)
+    words = [
+        f"{_who(member, hosts)} takes {_share(excess)} longer to compute than the other ranks"
+        f"{', which wait for it' if place == 0 else ''}{_conditions(member, hosts, used)}"
+        for place, (member, excess) in enumerate(_named(slow, hosts))
+    ]
+    words += [
+        f"{_who(member, hosts)} waits for its input {_share(excess)} of a step longer than the other ranks"
+        for member, excess in _named(starved, hosts)
+    ]
+    by_rank = zip(*(run.rank_parts for run in used), strict=True)
+    return Ranks(tuple(_times(own, slow.get(rank), starved.get(rank)) for rank, own in enumerate(by_rank)), tuple(words))
+
+
+def _places(run: RunResult) -> dict[int, str]:
+    return {part.rank: part.host for part in run.rank_parts}
+
+
+def _logs_of_computing(parts: Sequence[RankParts]) -> _Blocks:
+    return {part.rank: [math.log(seconds) for seconds in part.compute_s] for part in parts}
+
+
+def _shares_of_waiting(parts: Sequence[RankParts]) -> _Blocks:
+    steps_s = [median(block) for block in zip(*(part.step_s for part in parts), strict=True)]
+    return {part.rank: [waited / step for waited, step in zip(part.input_s, steps_s, strict=True)] for part in parts}
+
+
+def _excesses(runs: Sequence[_Blocks], hosts: Mapping[int, str]) -> dict[_Member, Excess]:
+    """Return by how much each rank is above the median of the others, and each node with several ranks, on average, above that
+    of the ranks of other nodes; empty if any rank has no values."""
+    if not all(blocks for run in runs for blocks in run.values()):
+        return {}
+    groups: dict[_Member, list[int]] = {rank: [rank] for rank in hosts}
+    nodes = {host: [rank for rank, own in hosts.items() if own == host] for host in hosts.values()}
+    groups.update({host: ranks for host, ranks in nodes.items() if 1 < len(ranks) < len(hosts)})
+    return excesses({member: [_apart(run, ranks) for run in runs] for member, ranks in groups.items()})
+
+
+def _apart(run: _Blocks, members: Sequence[int]) -> list[float]:
+    """Return for each block the mean of some ranks without the median of the others."""
+    own = zip(*(run[rank] for rank in members), strict=True)
+    others = zip(*(blocks for rank, blocks in run.items() if rank not in members), strict=True)
+    return [mean(values) - median(rest) for values, rest in zip(own, others, strict=True)]
+
+
+def _named(found: Mapping[_Member, Excess], hosts: Mapping[int, str]) -> list[tuple[_Member, Excess]]:
+    """Return the nodes and ranks that are certainly above the others and by what matters, the furthest first. A node with an
+    excess of all its ranks stands for them."""
+    certain = {member for member, excess in found.items() if excess.low > 0 and excess.value >= WORTH and excess.in_all_runs}
+    nodes = [
+        host
+        for host in dict.fromkeys(hosts.values())
+        if host in certain and all(found[rank].value >= _EVEN * found[host].value for rank, own in hosts.items() if own == host)
+    ]
+    ranks = [rank for rank, host in hosts.items() if rank in certain and host not in nodes]
+    members: list[_Member] = [*nodes, *ranks]
+    return sorted(((member, found[member]) for member in members), key=lambda named: -named[1].value)
+
+
+def _as_fraction(excess: Excess) -> Excess:
+    """Return the excess of logarithms as that of their exponentials."""
+    value, low, high = map(math.expm1, (excess.value, excess.low, excess.high))
+    return Excess(value, low, high, excess.in_all_runs)
+
+
+def _times(own: Sequence[RankParts], slow: Excess | None, starved: Excess | None) -> RankTimes:
+    def typical(seconds: Callable[[RankParts], Sequence[float]]) -> float:
+        return median([value for part in own for value in seconds(part)])
+
+    computed = typical(lambda part: part.compute_s) if all(part.compute_s for part in own) else None
+    step_s, input_s = typical(lambda part: part.step_s), typical(lambda part: part.input_s)
+    return RankTimes(own[0].rank, own[0].host, step_s, input_s, computed, slow, starved)
+
+
+def _who(member: _Member, hosts: Mapping[int, str]) -> str:
+    if isinstance(member, int):
+        return f"rank {member} on {hosts[member]}"
+    return f"every rank of {member}"
+
+
+def _share(excess: Excess) -> str:
+    return f"{excess.value:.1%} ({excess.low:.1%} to {excess.high:.1%})"
+
+
+def _conditions(member: _Member, hosts: Mapping[int, str], runs: Sequence[RunResult]) -> str:
+    """Return what is known of its node that may slow it."""
+    host = hosts[member] if isinstance(member, int) else member
+    of_host = [
+        replace(
+            run,
+            slowed={reason: {host: shares[host]} for reason, shares in run.slowed.items() if host in shares},
+            loaded={name: share for name, share in run.loaded.items() if name == host},
+        )
+        for run in runs
+    ]
+    return "".join(f"; {words}" for words in (*slowed_in(of_host), *loaded_in(of_host)))

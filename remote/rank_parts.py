@@ -1,0 +1,51 @@
+"""The parts of a rank's steps in the measured window, which every rank prints once, at its end.
+
+All steps of a synchronous run take equally long on all ranks; what a rank does before it first communicates does not, and tells
+a slow rank from those that wait for it. Python 3.6 or newer, standard library only: train_simulated.py uses it too.
+
+    orch parts {"compute_s": [0.0731, …], "first_step": 21, "input_s": [0.0002, …], "last_step": 120, "rank": 2, "step_s": […]}
+
+`step_s`, `input_s` and `compute_s` are the medians of consecutive blocks of steps, in seconds: of whole steps, of the wait for
+the step's input, and of computing from then on until the rank first communicates. `compute_s` is empty where that moment is not
+known, or where computing waits for other ranks before it.
+"""
+
+import json
+from statistics import median
+from typing import Any, Dict, List, Optional, Tuple
+
+BLOCKS = 16
+"""Enough for an interval, and for a stretch of slow steps to be seen; more would say little more."""
+
+Parts = Tuple[float, float, Optional[float]]
+"""Seconds of a step: all of it, the wait for its input, and computing after that and before the first communication."""
+
+
+class RankParts:
+    """The steps of the window by blocks. ``first`` and ``last``: the numbers of its steps."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        self.steps = last - first + 1
+        self.count = min(BLOCKS, self.steps)
+        self.block: List[Parts] = []
+        self.medians: List[Parts] = []
+
+    def add(self, number: int, step_s: float, input_s: float, compute_s: Optional[float]) -> None:
+        """Add a step; steps come in order, and those outside the window do not count."""
+        if not self.first <= number <= self.last:
+            return
+        self.block.append((step_s, input_s, compute_s))
+        done = number - self.first + 1
+        if done * self.count // self.steps > len(self.medians):
+            step, waited, computed = zip(*self.block)
+            known = [seconds for seconds in computed if seconds is not None]
+            self.medians.append((median(step), median(waited), median(known) if len(known) == len(computed) else None))
+            self.block = []
+
+    def line(self, rank: int) -> str:
+        """Return what the rank prints."""
+        facts: Dict[str, Any] = {"rank": rank, "first_step": self.first, "last_step": self.last}
+        for name, column in zip(("step_s", "input_s", "compute_s"), zip(*self.medians)):
+            facts[name] = [] if None in column else [round(seconds, 9) for seconds in column]
+        return "parts " + json.dumps(facts, sort_keys=True)

@@ -1,0 +1,65 @@
+"""Traces as a table, as a line, and as JSON, with what an explanation predicts beside them."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from orchestrator.analysis.explain.prediction import Explanation, Part
+from orchestrator.analysis.profile import Profiled
+from orchestrator.analysis.profile.trace import Operator, Trace
+from orchestrator.report import profile
+from tests.support.summaries import evil
+
+
+def profiled(host: str = "node2", name: str = "aten::mm", missing: str = "") -> Profiled:
+    top = (Operator(name, 12, 0.25), Operator("aten::add", 3, 0.05))
+    traces = () if missing else (Trace(1, host, False, 5, 0.02, 0.4, 0.3, 0.1, top),)
+    return Profiled("a series", "2n1g", "b.profile-002", False, traces, missing)
+
+
+def explained(seconds: float | None) -> Explanation:
+    parts = (Part("communication", seconds, "curves"), Part("unexplained", 0.0, "the rest"))
+    return Explanation(
+        "a series", "2n1g", 2, False, "samples/s", 100.0, 0.1, 0.07, "1n1g", None, None, None, parts, None, ()
+    )  # fmt: skip
+
+
+def line(found: Profiled, *explanations: Explanation) -> str:
+    console = Console(file=StringIO(), width=400)
+    profile.render([found], explanations, console)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_line_has_the_share_by_trace_and_by_explanation() -> None:
+    assert line(profiled(), explained(0.03)) == (
+        "trace of 2n1g: rank 1 communicates for 40.0% of a step; 25.0% of that beside computing, 30.0% of a step exposed; "
+        "30.0% by --explain; idle 10.0%; longest: aten::mm 25.0%, aten::add 5.0%\n"
+    )
+    assert "by --explain" not in line(profiled()) + line(profiled(), explained(None))
+
+
+def test_the_table_has_a_row_for_each_rank_and_its_operators_below() -> None:
+    table = profile.table([profiled()], [explained(0.02)])
+    assert table.rows == (("2n1g", "1", "node2", "20.00", "40.0%", "25.0%", "30.0%", "20.0%", "10.0%"),)
+    assert table.footnotes == ("2n1g rank 1, 5 steps: aten::mm 25.0% (12), aten::add 5.0% (3)",)
+
+
+def test_a_configuration_without_a_trace_says_why() -> None:
+    found = profiled(missing="node1: trace-rank-0.json.gz: expected a whole trace of at most 128 MiB")
+    assert profile.table([found]).rows == ()
+    assert "2n1g: no trace, node1: trace-rank-0.json.gz" in profile.table([found]).footnotes[0]
+    assert line(found).startswith("trace of 2n1g: none, node1:")
+
+
+def test_json_has_every_digit() -> None:
+    (document,) = profile.documents([profiled()], [explained(0.03)])
+    assert document["explained"] == pytest.approx(0.3) and document["traces"][0]["top"][0]["share"] == 0.25
+
+
+@evil
+def test_text_of_a_node_steers_no_terminal(text: str) -> None:
+    shown = line(profiled(host=text, name=text)) + str(profile.table([profiled(host=text, name=text)]))
+    assert not set(shown) & set("\x1b\x07\x9b\u202e")

@@ -1,0 +1,72 @@
+"""How far one member is above the others: planted excesses are found, and noise alone is not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from orchestrator.results.numbers.excess import CERTAIN, Excess, excesses
+
+RANKS, BLOCKS = 4, 16
+
+
+def differences(
+    chance: random.Random, runs: int, carried: float, of_runs: float, excess: float
+) -> dict[int, list[list[float]]]:
+    """Make up the blocks of ranks with noise of 1 % that is carried from block to block, and of runs; rank 0 has the excess."""
+    logs: dict[int, list[list[float]]] = {}
+    for rank in range(RANKS):
+        logs[rank] = []
+        for _ in range(runs):
+            level, noise, blocks = chance.gauss(excess if rank == 0 else 0.0, of_runs), chance.gauss(0, 0.01), []
+            for _ in range(BLOCKS):
+                noise = carried * noise + (1 - carried**2) ** 0.5 * chance.gauss(0, 0.01)
+                blocks.append(level + noise)
+            logs[rank].append(blocks)
+    others = {rank: [other for other in logs if other != rank] for rank in logs}
+    return {
+        rank: [
+            [own - sorted(logs[other][run][at] for other in others[rank])[1] for at, own in enumerate(blocks)]
+            for run, blocks in enumerate(of_rank)
+        ]
+        for rank, of_rank in logs.items()
+    }
+
+
+NOISE = [(1, 0.0, 0.0), (1, 0.5, 0.0), (3, 0.3, 0.0), (3, 0.0, 0.01), (5, 0.5, 0.01)]
+
+
+@pytest.mark.parametrize(("runs", "carried", "of_runs"), NOISE)
+def test_noise_alone_names_a_rank_in_few_of_many_configurations(runs: int, carried: float, of_runs: float) -> None:
+    chance = random.Random(5)
+    made = [excesses(differences(chance, runs, carried, of_runs, 0.0)) for _ in range(300)]
+    above = [any(found.low > 0 for found in ranks.values()) for ranks in made]
+    # The intervals are two-sided, so half of what they miss is below; the correlation of 16 blocks is itself uncertain.
+    assert sum(above) / len(above) <= 2.5 * (1 - CERTAIN)
+
+
+@pytest.mark.parametrize(("runs", "carried", "of_runs"), NOISE)
+def test_a_planted_excess_lies_in_its_interval_and_no_other_rank_is_above(runs: int, carried: float, of_runs: float) -> None:
+    chance = random.Random(6)
+    made = [excesses(differences(chance, runs, carried, of_runs, 0.1)) for _ in range(100)]
+    assert sum(ranks[0].low < 0.1 < ranks[0].high for ranks in made) >= 97
+    assert sum(ranks[0].low > 0 for ranks in made) >= 97
+    assert sum(ranks[rank].low > 0 for ranks in made for rank in (1, 2, 3)) <= 3
+
+
+def test_an_excess_of_one_run_of_three_is_not_one_of_all() -> None:
+    quiet = [0.001 * (-1) ** block for block in range(BLOCKS)]
+    found = excesses({0: [[0.3] * BLOCKS, quiet, quiet], 1: [quiet] * 3, 2: [quiet] * 3})
+    assert found[0].low < 0 < found[0].value and not found[0].in_all_runs
+
+
+def test_values_without_any_scatter_have_an_interval_that_is_not_a_point() -> None:
+    found = excesses({0: [[0.5] * BLOCKS], 1: [[0.0] * BLOCKS]})
+    assert found[0].low < 0.5 < found[0].high and found[1].low < 0.0
+
+
+@pytest.mark.parametrize("runs", [[], [[]], [[0.1, 0.2, 0.3]]], ids=["no run", "no block", "three blocks"])
+def test_too_few_blocks_say_nothing(runs: list[list[float]]) -> None:
+    nothing: dict[int, Excess] = {}
+    assert excesses({0: runs, 1: runs}) == nothing
