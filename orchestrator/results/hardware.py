@@ -192,11 +192,17 @@ def unsteady_in(runs: Sequence[RunResult]) -> list[str]:
         return []
     worst = max(affected, key=lambda run: run.step_times.variation if run.step_times else 0.0)
     early = _too_early(worst)
+    if worst.unsteady and (worst.steady is None or worst.steady.first_step is None or not _is_about_warm_up(worst)):
+        early = []  # a machine that slows down needs no more warm-up
     known = [text.replace(f"; {MORE_WARM_UP}", "") if early else text for text in worst.unsteady]
     texts = "; ".join([*known, *early])
     if len(runs) == 1:
         return [f"not steady: {texts}"]
     return [f"not steady in {len(affected)} of {len(runs)} runs; in repeat {worst.repeat}: {texts}"]
+
+
+def _is_about_warm_up(run: RunResult) -> bool:
+    return any(MORE_WARM_UP in text for text in run.unsteady)
 
 
 def _too_early(run: RunResult) -> list[str]:
