@@ -59,7 +59,8 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line containers environment expectations folders framework job measures payload placement "
-        "published_schema render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial words"
+        "published_schema render request run_schema scaffold scaling schedule schema schema_faults spec suite suite_files "
+        "transformer trial words"
     ),
     "record": (
         "archive bench_parts benchfile borrow defaults evidence journal manifest node_record owed project refused removal "
@@ -74,7 +75,8 @@ DOORS = {
 }
 # Packages that have no effects, and the modules in them that open files.
 PURE = ("inventory", "logs", "plan", "checks")
-READERS = {"inventory/ansible_files.py", "inventory/read.py", "plan/bundle.py", "plan/folders.py", "plan/payload.py"}
+READERS = {"inventory/ansible_files.py", "inventory/read.py", "plan/bundle.py", "plan/folders.py", "plan/payload.py",
+           "plan/suite_files.py"}
 # Arithmetic on a seed, not chance.
 SEEDED = {"plan/bench.py": "random"}
 

@@ -8,19 +8,20 @@ figures that a type of device is known to reach.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import nearest
 from orchestrator.plan.run_file import run_file_of
-from orchestrator.plan.words import seconds, share
+from orchestrator.plan.words import seconds, share, shortest
 
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
 
-__all__ = ["Bar", "Reference", "Suite", "SuiteStage", "choices_of", "references_of", "suite_of"]
+__all__ = ["Bar", "Reference", "Suite", "SuiteStage", "choices_of", "fitted", "references_of", "suite_of"]
 
 _OF_STAGE = {
     "name", "title", "checks", "bench", "framework", "choices", "run", "per_node", "needs", "least", "optional", "bars", "cpu",
@@ -117,11 +118,34 @@ def suite_of(document: Document, name: str, device: str) -> Suite:
 
 def choices_of(document: Document, stage: SuiteStage, nodes: int, ranks: int) -> Document:
     """Return the choices of a stage as a run file of their own, with ``$nodes`` and ``$ranks`` replaced by numbers."""
-    value: Any = document.value
+    value: Any = document.value if stage.path else {}
     for key in stage.path:
         value = value[key]
     lines = {path[len(stage.path) :]: line for path, line in document.lines.items() if path[: len(stage.path)] == stage.path}
     return type(document)(_filled(value, {"$nodes": nodes, "$ranks": ranks}), lines, document.source)
+
+
+def fitted(
+    stages: Sequence[tuple[SuiteStage, float]], budget_s: float | None, impossible: Mapping[str, str] = MappingProxyType({})
+) -> tuple[list[SuiteStage], dict[str, str]]:
+    """Return the stages that fit a budget, in order, and why each other one is left out. ``stages`` are given with their estimated
+    seconds; ``impossible`` are others, with the reasons.
+
+    A stage that does not fit is left out, and so is what needs it; a shorter one after it may still fit.
+    """
+    kept: list[SuiteStage] = []
+    left_out = dict(impossible)
+    spent = 0.0
+    for stage, estimate_s in stages:
+        if missing := [name for name in stage.needs if name in left_out]:
+            left_out[stage.name] = f"needs {missing[0]}, which is left out"
+        elif budget_s is not None and spent + estimate_s > budget_s:
+            left = max(0.0, budget_s - spent)
+            left_out[stage.name] = f"takes about {shortest(round(estimate_s))}, {shortest(round(left))} of the budget are left"
+        else:
+            kept.append(stage)
+            spent += estimate_s
+    return kept, left_out
 
 
 def references_of(document: Document) -> tuple[Reference, ...]:
