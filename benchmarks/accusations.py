@@ -87,7 +87,10 @@ def main() -> None:
                 hits = sum(named(cluster(generator, nodes, args.repeats, noise, slow)) == ["0"] for _ in range(few))
                 detected.append(f"{100 * hits / few:.0f} %")
             of_all = f"{sum(map(len, clean))} of {nodes * args.clusters}"
-            print(f"| {name} | {nodes} | {sum(map(bool, clean))} of {args.clusters} | {of_all} | {' | '.join(detected)} |", flush=True)
+            print(
+                f"| {name} | {nodes} | {sum(map(bool, clean))} of {args.clusters} | {of_all} | {' | '.join(detected)} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

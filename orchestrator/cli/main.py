@@ -22,6 +22,7 @@ MODULES = {
     "deploy": ("deploy", "check"),
     "bench": ("bench",),
     "tune": ("tune",),
+    "accept": ("accept",),
     "resume": ("resume", "attach"),
     "running": ("status", "logs", "cancel"),
     "collect": ("collect",),

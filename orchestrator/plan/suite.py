@@ -1,9 +1,8 @@
 """An acceptance suite as data: its stages in order, what each measures, its bars, its estimated time, and what depends on it.
 
-A stage inspects the nodes (``checks``) or is a bench, whose choices are written as in a run file (`orchestrator.plan.run_file`).
-The values ``$ranks`` and ``$nodes`` in them stand for the ranks per node and the number of nodes. `references_of` reads the
-figures that a type of device is known to reach.
-"""
+A stage inspects the nodes (``checks``) or is a bench, whose choices are written as in a run file
+(`orchestrator.plan.run_file`). The values ``$ranks`` and ``$nodes`` in them stand for the ranks per node and the number of
+nodes. `references_of` reads the figures that a type of device is known to reach."""
 
 from __future__ import annotations
 
@@ -80,8 +79,8 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A figure that devices of a type (a pattern of their name) reach: the value of a metric where ``at`` holds, in its unit, the
-    share by which it may be missed, and the source."""
+    """A figure that devices of a type (a pattern of their name) reach: the value of a metric where ``at`` holds, in its unit,
+    the share by which it may be missed, and the source."""
 
     device: str
     framework: str
@@ -94,7 +93,8 @@ class Reference:
 
 
 def suite_of(document: Document, name: str, device: str) -> Suite:
-    """Return the suite in a document for a type of device. Raises ConfigError, or Faults with all of them, with file and line."""
+    """Return the suite in a document for a type of device. Raises ConfigError, or Faults with all of them, with file and
+    line."""
     reader = _Reader(document)
     content = reader.mapping(document.value, (), {"title", "stages"})
     entries = content.get("stages")
@@ -128,11 +128,10 @@ def choices_of(document: Document, stage: SuiteStage, nodes: int, ranks: int) ->
 def fitted(
     stages: Sequence[tuple[SuiteStage, float]], budget_s: float | None, impossible: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[list[SuiteStage], dict[str, str]]:
-    """Return the stages that fit a budget, in order, and why each other one is left out. ``stages`` are given with their estimated
-    seconds; ``impossible`` are others, with the reasons.
+    """Return the stages that fit a budget, in order, and why each other one is left out. ``stages`` are given with their
+    estimated seconds; ``impossible`` are others, with the reasons.
 
-    A stage that does not fit is left out, and so is what needs it; a shorter one after it may still fit.
-    """
+    A stage that does not fit is left out, and so is what needs it; a shorter one after it may still fit."""
     kept: list[SuiteStage] = []
     left_out = dict(impossible)
     spent = 0.0
@@ -158,7 +157,7 @@ def references_of(document: Document) -> tuple[Reference, ...]:
     for index, figure in enumerate(figures if isinstance(figures, list) else ()):
         path = ("figures", index)
         entry = reader.mapping(figure, path, _OF_FIGURE)
-        value = entry.get("value")
+        value: Any = entry.get("value")
         if type(value) not in (int, float) or not 0 < value < math.inf:
             reader.fault((*path, "value"), f"expected a number above 0, got {value!r}")
             continue
@@ -220,14 +219,14 @@ class _Reader:
         return tuple(value)
 
     def whole(self, content: Mapping[str, Any], key: str, path: _Path) -> int:
-        value = content.get(key, 1)
+        value: Any = content.get(key, 1)
         if type(value) is not int or value < 1:
             self.fault((*path, key), f"expected a whole number ≥ 1, got {value!r}")
             return 1
         return value
 
     def seconds(self, content: Mapping[str, Any], key: str, path: _Path) -> float:
-        value = content.get(key, 0)
+        value: Any = content.get(key, 0)
         try:
             return float(value) if type(value) in (int, float) and value >= 0 else seconds(str(value), key, least=0)
         except ConfigError as error:
@@ -298,4 +297,3 @@ class _Reader:
             self.faults.append(error)
         except (KeyError, TypeError):
             self.fault(path, "expected a mapping of choices")
-

@@ -48,7 +48,9 @@ def test_every_fault_is_named_with_its_place() -> None:
     assert any("unknown key dtypes" in text for text in texts) and any("did you mean 'checks'" in text for text in texts)
 
 
-@pytest.mark.parametrize("text", ["stages: []", "stages: 3", "[]", "stages: [{name: a}]", "stages: [{name: a, checks: all, bench: b}]"])
+@pytest.mark.parametrize(
+    "text", ["stages: []", "stages: 3", "[]", "stages: [{name: a}]", "stages: [{name: a, checks: all, bench: b}]"]
+)
 def test_what_is_no_suite_is_refused(text: str) -> None:
     with pytest.raises(ConfigError if text != "[]" else (ConfigError, Faults)):
         suite_of(yamlfile.loads(text, "odd.yaml"), "odd", "cpu")

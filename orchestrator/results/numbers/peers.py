@@ -3,19 +3,19 @@
     log(value of a unit in a repeat) = level + drift of the repeat + unit + noise
 
 All units are measured at the same time, in every repeat. The drift of a repeat is its median unit. The effect of a unit is the
-median over repeats of how far it is below that. A unit is blamed only if it is slow in four of five repeats, because some other
-work may disturb a node for a while.
+median over repeats of how far it is below that. A unit is blamed only if it is slow in four of five repeats, because some
+other work may disturb a node for a while.
 
-Two variances make an effect uncertain. That of the median over repeats is estimated from the differences between repeats of a unit,
-over all units. That of what equal units naturally differ by is estimated from the scatter of the effects; few units hardly show
-it, so it is moderated by the margin: a third of it counts as the natural standard deviation with `PRIOR` degrees of freedom (the
-moderated t of G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004). Both scatters are medians, which a
-slow third of the units does not move far. Degrees of freedom of the sum are those of F. E. Satterthwaite (Biometrics Bulletin 2,
-1946).
+Two variances make an effect uncertain. That of the median over repeats is estimated from the differences between repeats of a
+unit, over all units. That of what equal units naturally differ by is estimated from the scatter of the effects; few units
+hardly show it, so it is moderated by the margin: a third of it counts as the natural standard deviation with `PRIOR` degrees
+of freedom (the moderated t of G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004). Both scatters
+are medians, which a slow third of the units does not move far. Degrees of freedom of the sum are those of F. E. Satterthwaite
+(Biometrics Bulletin 2, 1946).
 
-A unit is named if its effect is larger than the margin and, at the level `LEVEL` for all comparisons together (C. E. Bonferroni,
-1936), larger than 0. It is suspect if the same holds at `SUSPECT`. The worst unit is named first and is then left out of what
-the others are compared with.
+A unit is named if its effect is larger than the margin and, at the level `LEVEL` for all comparisons together (C. E.
+Bonferroni, 1936), larger than 0. It is suspect if the same holds at `SUSPECT`. The worst unit is named first and is then left
+out of what the others are compared with.
 
 >>> alike = {f"node{n}": [100 + n % 3, 101 - n % 2, 100.0, 101.0, 100.5] for n in range(1, 9)}
 >>> judged = against_peers(alike | {"node9": [88.0, 89.0, 88.5, 88.2, 89.1]}, margin=0.03)
@@ -58,8 +58,8 @@ _LEAST = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How much slower a node or device is than its peers (``slower``, a share: 0.05 is 5 % more time), and the 95 % interval of that.
-    ``named``: certainly slower than its peers, by more than the margin; ``suspect``: probably."""
+    """How much slower a node or device is than its peers (``slower``, a share: 0.05 is 5 % more time), and the 95 % interval
+    of that. ``named``: certainly slower than its peers, by more than the margin; ``suspect``: probably."""
 
     slower: float
     interval: Interval
@@ -69,8 +69,9 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The units by name. ``noise`` and ``spread`` are the standard deviations of one measurement and of equal units, as shares;
-    a unit that is slower by ``seen`` would have been named nine times out of ten. ``repeats`` is how often each was measured."""
+    """The units by name. ``noise`` and ``spread`` are the standard deviations of one measurement and of equal units, as
+    shares; a unit that is slower by ``seen`` would have been named nine times out of ten. ``repeats`` is how often each was
+    measured."""
 
     units: Mapping[str, Unit]
     noise: float
@@ -82,11 +83,10 @@ class Peers:
 def against_peers(
     values: Mapping[str, Sequence[float]], *, margin: float, comparisons: int = 0, lower_is_better: bool = False
 ) -> Peers | None:
-    """Judge units by their values, above 0, each a sequence over the same repeats. None for fewer than three units or two repeats,
-    or if a unit lacks a value: there is nothing to compare.
+    """Judge units by their values, above 0, each a sequence over the same repeats. None for fewer than three units or two
+    repeats, or if a unit lacks a value: there is nothing to compare.
 
-    ``comparisons`` counts those of the whole acceptance, at least the number of units.
-    """
+    ``comparisons`` counts those of the whole acceptance, at least the number of units."""
     counts = {len(of_unit) for of_unit in values.values()}
     if len(values) < 3 or len(counts) != 1 or min(counts) < 2 or any(v <= 0 for unit in values.values() for v in unit):
         return None
