@@ -2,11 +2,10 @@
 
     python benchmarks/accusations.py [--clusters 1000] [--repeats 5]
 
-Each node of a cluster differs from its peers by a lasting share of 0.5 % (standard deviation), and each measurement has noise of
-its own. A clean cluster has no other difference; in the others one node is slower by 5, 10 or 20 %. Printed are, for each kind of
-noise and size, the clean clusters of which any node is named, all nodes that are named in them, and the clusters in which the slow
-node is named, alone.
-"""
+Each node of a cluster differs from its peers by a lasting share of 0.5 % (standard deviation), and each measurement has noise
+of its own. A clean cluster has no other difference; in the others one node is slower by 5, 10 or 20 %. Printed are, for each
+kind of noise and size, the clean clusters of which any node is named, all nodes that are named in them, and the clusters in
+which the slow node is named, alone."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from functools import partial
 from orchestrator.results.numbers.peers import against_peers
 
 NATURAL = 0.005
-# Residuals of three repeats each of ten configurations of ResNet-50 on H200, in % of the speed, scaled to a standard deviation with
-# two degrees of freedom: all rows with n = 3 in docs/results/*.json.
+# Residuals of three repeats each of ten configurations of ResNet-50 on H200, in % of the speed, scaled to a standard deviation
+# with two degrees of freedom: all rows with n = 3 in docs/results/*.json.
 MEASURED = (
     -0.715, -0.324, -0.281, -0.235, -0.188, -0.111, -0.099, -0.092, -0.042, -0.041, -0.036, -0.031, -0.03, -0.006, 0.004,
     0.025, 0.027, 0.032, 0.036, 0.072, 0.086, 0.088, 0.1, 0.142, 0.182, 0.191, 0.254, 0.276, 0.32, 0.395,

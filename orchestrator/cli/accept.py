@@ -49,7 +49,9 @@ def accept(
     suite: Annotated[
         str,
         typer.Argument(
-            metavar="[SUITE]", autocompletion=complete.suites, help="quick, accept, soak, one of the project's suites/, or a file."
+            metavar="[SUITE]",
+            autocompletion=complete.suites,
+            help="quick, accept, soak, one of suites/ of the project, or a file.",
         ),
     ] = "accept",
     budget: Budget = "",
@@ -70,11 +72,11 @@ def accept(
 ) -> None:
     """Run a suite on all hosts, stage after stage, and judge every node and link by its bars.
 
-    Writes a certificate: a page, JSON and a sealed archive. Exits with 0 if all pass, 5 if a node, a link or the cluster fails, 6
-    if that is undecided.
-    """
+    Writes a certificate: a page, JSON and a sealed archive. Exits with 0 if all pass, 5 if a node, a link or the cluster
+    fails, 6 if that is undecided."""
     import sys
     import time
+    from pathlib import Path
 
     from orchestrator import __version__
     from orchestrator.cli.acceptance import Acceptance, earlier_of
@@ -85,8 +87,6 @@ def accept(
     from orchestrator.plan.words import seconds
     from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord
     from orchestrator.yamlfile import read_text
-
-    from pathlib import Path
 
     bases = template_bases(templates)
     selection = select(hosts, exclude)
@@ -186,37 +186,6 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     finish(going_on, None, as_json)
 
 
-def named(name: str) -> AcceptanceDir | None:
-    """Return the acceptance with this name or directory; None if it is the name of something else, or empty."""
-    import os
-    from pathlib import Path
-
-    from orchestrator.record import Project
-    from orchestrator.record.acceptance import AcceptanceDir
-
-    places = (Path(name), Project.here(os.environ).runs / name) if name else ()
-    return next((folder for folder in map(AcceptanceDir, places) if folder.is_one), None)
-
-
-def unfinished(name: str) -> AcceptanceDir | None:
-    """Return the acceptance with this name or directory; without a name the newest one, if it is not over and newer than every
-    bench; None if there is none."""
-    import os
-
-    from orchestrator.record import Project
-    from orchestrator.record.acceptance import acceptances
-    from orchestrator.record.rundir import bench_folders
-
-    if name:
-        return named(name)
-    runs = Project.here(os.environ).runs
-    newest = next(acceptances(runs), None)
-    if newest is None or any(path.name > newest.path.name for path in bench_folders(runs)[:1]):
-        return None
-    record = newest.record()
-    return newest if set(record.stages) - set(record.over) else None
-
-
 def sealed(folder: AcceptanceDir, sign: Path | None) -> Path:
     """Seal an acceptance into ``certificate.tar`` in its folder, replacing an earlier one, and sign it if a key is given."""
     from orchestrator.cli.archive import contents, signed
@@ -250,7 +219,9 @@ def _planned(
         except ConfigError as error:
             impossible[stage.name] = f"{error.where}: {error.message}" if error.where else error.message
     possible = [stage for stage in suite.stages if stage.name in benches]
-    kept, left_out = fitted([(stage, _estimate_s(stage, benches[stage.name], nodes)) for stage in possible], budget_s, impossible)
+    kept, left_out = fitted(
+        [(stage, _estimate_s(stage, benches[stage.name], nodes)) for stage in possible], budget_s, impossible
+    )
     return [(stage, benches[stage.name]) for stage in kept], left_out
 
 
@@ -279,11 +250,17 @@ def _show(
         return
     typer.echo(f"{suite.name}: {suite.title}; {nodes} nodes, about {shortest(round(total_s))}")
     for stage, bench in plans:
-        runs = f"{len(bench.planned())} runs of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}" if bench else "checks"
+        runs = (
+            f"{len(bench.planned())} runs of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
+            if bench
+            else "checks"
+        )
         typer.echo(f"  {stage.name}: {stage.title}; {runs}, about {shortest(round(_estimate_s(stage, bench, nodes)))}")
         for bar in stage.bars:
             place = " ".join(f"{name}={value}" for name, value in bar.at.items())
-            limits = [f"{share:.0%} slower than {than}" for share, than in ((bar.peers, "peers"), (bar.earlier, "before")) if share]
+            limits = [
+                f"{share:.0%} slower than {than}" for share, than in ((bar.peers, "peers"), (bar.earlier, "before")) if share
+            ]
             typer.echo(f"    bar: {' '.join(filter(None, (bar.metric, place)))}, at most {' and '.join(limits)}")
     for name, reason in left_out.items():
         typer.echo(f"  left out: {name}: {reason}")

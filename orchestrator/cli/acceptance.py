@@ -90,7 +90,13 @@ class Acceptance:
                 reason = self._checks(stage) if stage.checks else self._bench(stage)
             if reason:
                 _say(f"{name} is not tested: {reason}")
-            self.folder.change(lambda now, name=name, reason=reason: replace(now, over={**now.over, name: reason}))  # type: ignore[misc]
+            self._over(name, reason)
+
+    def _over(self, name: str, reason: str) -> None:
+        self.folder.change(lambda now: replace(now, over={**now.over, name: reason}))
+
+    def _note(self, attempt: Attempt) -> None:
+        self.folder.change(lambda now: replace(now, attempts=(*_kept(now.attempts, self.folder), attempt)))
 
     def hosts(self) -> list[Host]:
         """Return the hosts that are still in."""
@@ -162,8 +168,7 @@ class Acceptance:
                     plan = bench_of(stage, self.document, hosts, self.bases)
                 except ConfigError as error:
                     return str(error) if not going_on else ""
-                attempt = Attempt(stage.name, plan.bench_id, tuple(host.name for host in hosts))
-                self.folder.change(lambda now, attempt=attempt: replace(now, attempts=(*_kept(now.attempts, self.folder), attempt)))  # type: ignore[misc]
+                self._note(Attempt(stage.name, plan.bench_id, tuple(host.name for host in hosts)))
                 controller = begun(
                     plan,
                     [],
@@ -192,7 +197,8 @@ class Acceptance:
 
 
 def _kept(attempts: Sequence[Attempt], folder: AcceptanceDir) -> list[Attempt]:
-    """Return the attempts whose bench exists: one may have been noted by a process that was killed before it made the folder."""
+    """Return the attempts whose bench exists: one may have been noted by a process that was killed before it made the
+    folder."""
     return [attempt for attempt in attempts if (folder.path / attempt.bench_id / "bench.json").exists()]
 
 
@@ -231,4 +237,3 @@ def to_continue(folder: AcceptanceDir) -> str:
 
 def _say(text: str) -> None:
     typer.echo(f"accept: {one_line(text)}", err=True)
-

@@ -31,7 +31,7 @@ def archive(
     as_json: Json = False,
 ) -> None:
     """Seal a bench or an acceptance into one file: all its evidence, its tables, and a digest of each."""
-    from orchestrator.cli.accept import named
+    from orchestrator.cli.acceptances import named
     from orchestrator.record.archive import seal
 
     directory = named(bench) or find_bench(bench)
@@ -46,7 +46,8 @@ def verify(
     path: Annotated[Path, typer.Argument(metavar="FILE|DIRECTORY", help="An archive, packed or unpacked.")],
     quoted: Annotated[str, typer.Option("--seal", metavar="SHA256", help="The expected seal.")] = "",
     signers: Annotated[
-        Path | None, typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen: one of them signed it.")
+        Path | None,
+        typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one signed it."),
     ] = None,
     signature: Annotated[
         Path | None, typer.Option("--signature", metavar="FILE", help="The signature. Default: <archive>.sig.")
@@ -76,10 +77,10 @@ def verify(
 
 
 def contents(folder: BenchDir | AcceptanceDir) -> dict[str, Any]:
-    """Return what an archive holds besides files: what ``orch summarize --json`` prints of a bench, the certificate of an acceptance.
+    """Return what an archive holds besides files: what ``orch summarize --json`` prints of a bench, the certificate of an
+    acceptance.
 
-    Nothing is cached, because the evidence may be in a read-only directory.
-    """
+    Nothing is cached, because the evidence may be in a read-only directory."""
     import json
 
     from orchestrator.analysis.accept import certificate_of

@@ -32,7 +32,7 @@ def resume(
     exit status is that of the whole bench. An acceptance goes on with the stage that was under way.
     """
     from orchestrator.cli.accept import go_on as accept_on
-    from orchestrator.cli.accept import unfinished
+    from orchestrator.cli.acceptances import unfinished
     from orchestrator.cli.controller import go_on
     from orchestrator.inventory import open_inventory
 

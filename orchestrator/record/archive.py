@@ -5,8 +5,8 @@
     <id>/…              the files of the bench or acceptance, except derived and temporary ones
 
 The file is a tar with exactly one possible encoding (`sealed_tar`). It is not compressed, because two libraries compress
-differently, and because an uncompressed file cannot be a decompression bomb. Unpacked by any program, it is a normal bench or acceptance.
-"""
+differently, and because an uncompressed file cannot be a decompression bomb. Unpacked by any program, it is a normal bench or
+acceptance."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ Tables = Callable[[Any], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A sealed bench or acceptance: its seal, number of files, the version of orch that sealed it, number of runs, and its tables or
-    certificate."""
+    """A sealed bench or acceptance: its seal, number of files, the version of orch that sealed it, number of runs, and its
+    tables or certificate."""
 
     bench_id: str
     seal: str
@@ -192,9 +192,8 @@ def _archive(bench: Sealable, sums: bytes, record: Mapping[str, Any]) -> Archive
 def _files(root: Path, where: str) -> list[str]:
     """Return the names of the files of a bench in order. Raises DataError for an invalid name or an irregular file.
 
-    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, certificates, an earlier seal, and hidden files, which
-    are unfinished writes. The benches of an acceptance are one folder further down.
-    """
+    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, certificates, an earlier seal, and hidden files,
+    which are unfinished writes. The benches of an acceptance are one folder further down."""
     depth = int(AcceptanceDir(root).is_one)
 
     def unreadable(error: OSError) -> None:

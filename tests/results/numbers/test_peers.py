@@ -57,8 +57,8 @@ def test_noise_hides_a_difference_and_seen_says_from_where_on_none_is_hidden() -
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"a": [1.0, 1.0], "b": [1.0, 1.0]}, {"a": [1.0], "b": [1.0], "c": [1.0]}, {"a": [1.0, 1.0], "b": [1.0], "c": [1.0, 1.0]},
-     {"a": [0.0, 1.0], "b": [1.0, 1.0], "c": [1.0, 1.0]}],
+    [{}, {"a": [1.0, 1.0], "b": [1.0, 1.0]}, {"a": [1.0], "b": [1.0], "c": [1.0]},
+     {"a": [1.0, 1.0], "b": [1.0], "c": [1.0, 1.0]}, {"a": [0.0, 1.0], "b": [1.0, 1.0], "c": [1.0, 1.0]}],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_not(values: dict[str, list[float]]) -> None:
     assert against_peers(values, margin=0.03) is None
