@@ -25,17 +25,14 @@ MORE = "more repeats of this stage, on otherwise idle nodes"
 
 
 def against_others(stage: str, group: Group, margin: float, comparisons: int, on_cpu: bool) -> Judged | None:
-    """Judge each unit by its peers. None for a metric of all nodes together."""
-    if [unit.name for unit in group.units] == [CLUSTER]:
-        return None
+    """Judge each unit by its peers. None if there are too few of them, or of their repeats, for a comparison."""
     hosts = tuple(dict.fromkeys(host for unit in group.units for host in unit.hosts))
     bar = f"{group.title}: no more than {margin:.0%} slower than its peers"
     source = f"robust comparison of {len(group.units)} units, {LEVEL:.0%} for all comparisons together"
     values = {unit.name: unit.values for unit in group.units}
     peers = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=group.lower_is_better)
     if peers is None:
-        got = f"{len(group.units)} units of {len(group.units[0].values)} repeats; three units and two repeats can be compared"
-        return Judged(stage, "peers", bar, f"not compared: {got}", source, ())
+        return None
     findings = []
     for unit in group.units:
         judged = peers.units[unit.name]

@@ -133,9 +133,9 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
                 planned = len(bench.record().runs)
                 run = StageRun(stage.name, stage.title, attempt.bench_id, configurations, attempt.hosts, good, planned)
                 stages.append(run)
-    values, of_bars = _bars(made, references, record)
+    values, of_bars, not_compared = _bars(made, references, record)
     judged += of_bars
-    not_tested = _not_tested(record, suite, made, bool(facts))
+    not_tested = {**_not_tested(record, suite, made, bool(facts)), **not_compared}
     findings = [finding for bar in judged for finding in bar.findings]
     nodes = _nodes(record, facts, judged, findings)
     verdict = worst([*(finding.verdict for finding in findings), *(node.verdict for node in nodes)])
@@ -163,8 +163,8 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
 
 def _bars(
     made: Sequence[_Made], references: Sequence[Reference], record: AcceptanceRecord
-) -> tuple[dict[str, Any], list[Judged]]:
-    """Return the values that bars are about, and the judgement of each bar."""
+) -> tuple[dict[str, Any], list[Judged], dict[str, str]]:
+    """Return the values that bars are about, the judgement of each bar, and why nodes could not be compared by others."""
     groups: list[tuple[SuiteStage, Bar, Group]] = [
         (of_stage.stage, bar, group)
         for of_stage in made
@@ -175,16 +175,21 @@ def _bars(
     family = sum(len(group.units) for _, bar, group in groups if bar.peers)
     every = sum(len(group.units) for _, _, group in groups)
     judged: list[Judged | None] = []
+    not_compared: dict[str, str] = {}
     for stage, bar, group in groups:
         if bar.peers:
-            judged.append(against_others(stage.name, group, bar.peers, family, record.device == "cpu"))
+            by_peers = against_others(stage.name, group, bar.peers, family, record.device == "cpu")
+            judged.append(by_peers)
+            if by_peers is None:
+                units = f"{len(group.units)} nodes or devices, {len(group.units[0].values)} repeats"
+                not_compared[f"{stage.name}, {group.title} against peers"] = f"{units}: three and two are needed"
         judged += against_references(stage.name, group, references, every)
         if bar.earlier:
             judged.append(against_earlier(stage.name, group, bar.earlier, record.earlier, every))
     for of_stage in made:
-        judged += [by_links(of_stage.stage.name, of_stage.results), *_expected(of_stage)]
+        judged += [by_links(of_stage.stage.name, of_stage.results, record.device == "cpu"), *_expected(of_stage)]
     values = dict(measured(stage.name, group) for stage, _, group in groups)
-    return values, [bar for bar in judged if bar]
+    return values, [bar for bar in judged if bar], not_compared
 
 
 def _expected(made: _Made) -> list[Judged]:

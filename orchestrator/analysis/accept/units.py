@@ -66,8 +66,8 @@ def groups_of(bench: BenchDir, summary: Summary, results: Sequence[RunResult], b
         if row.metric == bar.metric and row.n and row.value is not None:
             values = values_at(row, by_id[row.run_ids[0]])
             if all(values.get(name) == value for name, value in bar.at.items()):
-                place = {name: value for name, value in row.key.items() if name not in _APART}
-                rows.setdefault(repr((row.series, row.shape, row.options, sorted(place.items()))), []).append(row)
+                place = {name: value for name, value in values.items() if name not in _APART}
+                rows.setdefault(repr((row.simulated, sorted(place.items()))), []).append(row)
     return [_group(bench, of_place, by_id) for of_place in rows.values()]
 
 
