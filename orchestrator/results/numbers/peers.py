@@ -126,7 +126,7 @@ def _judged(logs: Mapping[str, Sequence[float]], peers: Sequence[str], margin: f
     for name, effect in effects.items():
         steadily = sum(log > math.log1p(margin) / 2 for log in over[name]) >= _MOST_OF * repeats
         matters = effect > math.log1p(margin) and steadily
-        reach = Interval(_share(effect + shown_t * error), _share(effect - shown_t * error), 0.95)
+        reach = Interval(_share(effect - shown_t * error), _share(effect + shown_t * error), 0.95)
         units[name] = Unit(_share(effect), reach, matters and effect > certain * error, matters and effect > likely * error)
     seen = _share(max(math.log1p(margin), certain * error) + student(free, 0.9) * math.sqrt(of_noise))
     return Peers(units, noise, math.sqrt(of_units), seen, repeats)
