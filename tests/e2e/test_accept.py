@@ -84,15 +84,15 @@ def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(pro
     key = project.project / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True, stdin=subprocess.DEVNULL)
 
-    faults.cpu(project.lab, "node2", 15.0)
-    done = project.orch("accept", "small", "--json", "--sign", str(key), timeout_s=200)
+    faults.cpu(project.lab, "node2", 2.0)  # less than a busy machine leaves to the others
+    done = project.orch("accept", "small", "--budget", "20s", "--json", "--sign", str(key), timeout_s=200)
     faults.heal(project.lab)
     assert done.code == 5, done
     verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
     assert verdicts.pop("node2") == "fail" and "fail" not in verdicts.values(), done
     (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "peers"]
     assert [finding["subject"] for finding in bar["findings"] if finding["verdict"] == "fail"] == ["node2"]
-    assert done.json["not_tested"] == {"links": "needs 99 nodes, 4 are left"}
+    assert set(done.json["not_tested"]) == {"links", "again"}
 
     folder, archive = folder_of(project), Path(done.json["archive"])
     page = (folder / "certificate.html").read_text()
