@@ -136,6 +136,8 @@ def accept(
 
 def finish(acceptance: object, sign: Path | None, as_json: bool) -> None:
     """Carry an acceptance out, write its certificate, print it, and exit with its verdict."""
+    from contextlib import suppress
+
     from orchestrator.cli.acceptance import Acceptance, certify, to_continue
     from orchestrator.errors import Interrupted, OrchError
     from orchestrator.report.accept import lines, status
@@ -147,7 +149,8 @@ def finish(acceptance: object, sign: Path | None, as_json: bool) -> None:
     except OrchError as error:
         if isinstance(error, Interrupted):
             error.hint = to_continue(folder)
-        certify(folder)
+        with suppress(OrchError):  # the first error counts
+            certify(folder)
         raise
     certificate = certify(folder)
     archived = sealed(folder, sign)
@@ -163,11 +166,13 @@ def finish(acceptance: object, sign: Path | None, as_json: bool) -> None:
 
 def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_json: bool) -> None:
     """Finish an acceptance whose process is gone."""
+    from contextlib import suppress
+    from dataclasses import replace
     from pathlib import Path
 
     from orchestrator import yamlfile
     from orchestrator.cli.acceptance import Acceptance
-    from orchestrator.errors import ConfigError
+    from orchestrator.errors import ConfigError, DataError
     from orchestrator.plan import Limits
     from orchestrator.plan.suite import suite_of
 
@@ -176,13 +181,15 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     known = {host.name: host for host in selection.hosts}
     if gone := [name for name in record.hosts if name not in known]:
         raise ConfigError(f"expected the hosts of the acceptance, {', '.join(gone)} are gone", where=record.inventory)
-    from dataclasses import replace
-
     selection = replace(selection, hosts=tuple(known[name] for name in record.hosts))
     document = yamlfile.loads(record.document, f"{folder.path.name}: suite")
     suite = suite_of(document, record.suite, record.device)
     bases = [Path(base) for base in record.templates]
-    going_on = Acceptance(folder, selection, document, suite, bases, Limits(), accept_new, retry_failed)
+    limits = Limits()
+    for attempt in record.attempts:
+        with suppress(DataError):
+            limits = folder.bench(attempt.bench_id).record().limits or limits
+    going_on = Acceptance(folder, selection, document, suite, bases, limits, accept_new, retry_failed)
     finish(going_on, None, as_json)
 
 

@@ -35,10 +35,13 @@ from orchestrator.report.html.certificate import render
 from orchestrator.report.text import one_line
 from orchestrator.yamlfile import Document
 
-__all__ = ["Acceptance", "bench_of", "certify", "earlier_of", "ranks_of"]
+__all__ = ["Acceptance", "bench_of", "certify", "earlier_of", "to_continue"]
+
+_LATE = 1.1
+"""A stage that would end later than this many times the budget is left out."""
 
 
-def ranks_of(hosts: Sequence[Host]) -> int:
+def _ranks_of(hosts: Sequence[Host]) -> int:
     """Return how many ranks fit on each of these hosts."""
     return min((host.capacity or 1 for host in hosts), default=1)
 
@@ -47,7 +50,7 @@ def bench_of(stage: SuiteStage, document: Document, hosts: Sequence[Host], bases
     """Return the bench of a stage on these hosts. Raises ConfigError if that is not possible there."""
     if len(hosts) < stage.least_nodes:
         raise ConfigError(f"needs {stage.least_nodes} nodes, {len(hosts)} are left")
-    if (ranks := ranks_of(hosts)) < stage.least_ranks:
+    if (ranks := _ranks_of(hosts)) < stage.least_ranks:
         raise ConfigError(f"needs {stage.least_ranks} ranks on each node, the smallest has {ranks}")
     choices = choices_of(document, stage, len(hosts), ranks)
     request = request_of(
@@ -116,7 +119,7 @@ class Acceptance:
             return str(error)
         estimate_s = stage.estimate_s(len(plan.planned()), len(self.hosts()))
         spent_s = time.monotonic() - self.began_s
-        if record.budget_s is not None and spent_s + estimate_s > max(record.budget_s, estimate_s):
+        if record.budget_s is not None and spent_s + estimate_s > _LATE * record.budget_s:
             return f"takes about {shortest(round(estimate_s))}, the budget is spent"
         return ""
 
