@@ -64,8 +64,8 @@ DOORS = {
         "transformer trial words"
     ),
     "record": (
-        "acceptance archive bench_parts benchfile borrow defaults evidence journal manifest node_record owed project refused "
-        "removal reread rundir sealed signature state_file submission"
+        "acceptance archive bench_parts benchfile borrow defaults evidence journal manifest node_record node_states owed "
+        "project refused removal reread rundir sealed signature state_file submission"
     ),
     "report": (
         "accept cells checks compare explain formats/json history html/certificate published published_language terminal text "

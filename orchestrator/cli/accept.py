@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
+from orchestrator.cli.node_states import WithSuspects, remember, without_suspects
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -33,11 +35,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from orchestrator.cli.acceptance import Acceptance
     from orchestrator.cli.options import Selection
+    from orchestrator.plan import Limits
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.suite import Suite, SuiteStage
     from orchestrator.record.acceptance import AcceptanceDir
     from orchestrator.yamlfile import Document
+
+
+@dataclass(frozen=True, slots=True)
+class SuitePlan:
+    """A suite on these hosts: its stages that are made, each with its bench, and why the others are left out."""
+
+    suite: Suite
+    document: Document
+    references: tuple[Document, ...]
+    stages: tuple[tuple[SuiteStage, Bench | None], ...]
+    left_out: Mapping[str, str]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -64,6 +79,7 @@ def accept(
     wait_limit: WaitLimit = "",
     hosts: Hosts = "",
     exclude: Exclude = "",
+    with_suspects: WithSuspects = False,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     templates: Templates = None,
@@ -74,75 +90,120 @@ def accept(
 
     Writes a certificate: a page, JSON and a sealed archive. Exits with 0 if all pass, 5 if a node, a link or the cluster
     fails, 6 if that is undecided."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.plan import Limits
+    from orchestrator.plan.words import seconds
+
+    bases = template_bases(templates)
+    selection = without_suspects(select(hosts, exclude), with_suspects)
+    budget_s = seconds(budget, "--budget") if budget else None
+    plan = planned_suite(suite, selection, bases, budget_s)
+    if dry_run or not plan.stages:
+        _show(plan, len(selection.hosts), as_json)
+        if not plan.stages:
+            raise ConfigError("expected a stage that fits, there is none", where="--budget")
+        return
+    limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
+    finish(begun(plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new), sign, as_json)
+
+
+def planned_suite(name: str, selection: Selection, bases: Sequence[Path], budget_s: float | None) -> SuitePlan:
+    """Return what a suite, by name or file, measures on these hosts within a budget. Raises ConfigError."""
+    from pathlib import Path
+
+    from orchestrator.errors import ConfigError
+    from orchestrator.plan.suite import suite_of
+    from orchestrator.plan.suite_files import open_references, open_suite
+
+    own = [folder for folder in (selection.project.root / "suites",) if folder.is_dir()]
+    document = open_suite(name, own)
+    devices = {host.device for host in selection.hosts}
+    if len(devices) > 1:
+        hint = "accept those with GPUs and those without apart: -x"
+        raise ConfigError("expected hosts of one kind, got some with GPUs and some without", where="--hosts", hint=hint)
+    suite = suite_of(document, Path(name).stem, devices.pop())
+    stages, left_out = _planned(suite, document, selection, bases, budget_s)
+    return SuitePlan(suite, document, tuple(open_references(own)), tuple(stages), left_out)
+
+
+def begun(
+    plan: SuitePlan,
+    selection: Selection,
+    bases: Sequence[Path],
+    limits: Limits,
+    *,
+    budget_s: float | None,
+    accept_new: bool,
+) -> Acceptance:
+    """Return the acceptance that carries a plan out; its folder exists."""
     import sys
     import time
     from pathlib import Path
 
     from orchestrator import __version__
     from orchestrator.cli.acceptance import Acceptance, earlier_of
-    from orchestrator.errors import ConfigError
-    from orchestrator.plan import Limits
-    from orchestrator.plan.suite import suite_of
-    from orchestrator.plan.suite_files import open_references, open_suite
-    from orchestrator.plan.words import seconds
     from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord
     from orchestrator.yamlfile import read_text
 
-    bases = template_bases(templates)
-    selection = select(hosts, exclude)
-    own = [folder for folder in (selection.project.root / "suites",) if folder.is_dir()]
-    document = open_suite(suite, own)
-    devices = {host.device for host in selection.hosts}
-    if len(devices) > 1:
-        hint = "accept those with GPUs and those without apart: -x"
-        raise ConfigError("expected hosts of one kind, got some with GPUs and some without", where="--hosts", hint=hint)
-    (device,) = devices
-    chosen = suite_of(document, suite, device)
-    references = open_references(own)
-    budget_s = seconds(budget, "--budget") if budget else None
-    plans, left_out = _planned(chosen, document, selection, bases, budget_s)
-    if dry_run or not plans:
-        _show(chosen, plans, left_out, len(selection.hosts), as_json)
-        if not plans:
-            raise ConfigError("expected a stage that fits, there is none", where="--budget")
-        return
     selection.project.prepare()
-    name = Path(suite).stem
+    suite = plan.suite
     record = AcceptanceRecord(
-        acceptance_id=f"{new_bench_id()}-{name}",
+        acceptance_id=f"{new_bench_id()}-{suite.name}",
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         orch=__version__,
         argv=tuple(sys.argv),
-        suite=name,
-        document=read_text(Path(document.source)),
-        references=tuple(read_text(Path(figures.source)) for figures in references),
-        device=device,
+        suite=suite.name,
+        document=read_text(Path(plan.document.source)),
+        references=tuple(read_text(Path(figures.source)) for figures in plan.references),
+        device=selection.hosts[0].device,
         inventory=str(Path(selection.source).absolute()) if Path(selection.source).exists() else selection.source,
         hosts={host.name: host.address for host in selection.hosts},
-        stages=tuple(stage.name for stage, _ in plans),
-        left_out=left_out,
+        stages=tuple(stage.name for stage, _ in plan.stages),
+        left_out=plan.left_out,
         budget_s=budget_s,
         templates=tuple(str(base.absolute()) for base in bases),
         notes=selection.notes,
-        earlier=earlier_of(selection.project.runs, name, selection.hosts),
+        earlier=earlier_of(selection.project.runs, suite.name, selection.hosts),
     )
     folder = AcceptanceDir.create(selection.project.runs, record)
     typer.echo(f"acceptance: {folder.path}", err=True)
-    for stage_name, reason in left_out.items():
-        typer.echo(f"accept: {stage_name} is left out: {reason}", err=True)
-    limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
-    finish(Acceptance(folder, selection, document, chosen, bases, limits, accept_new), sign, as_json)
+    for name, reason in plan.left_out.items():
+        typer.echo(f"accept: {name} is left out: {reason}", err=True)
+    return Acceptance(folder, selection, plan.document, suite, bases, limits, accept_new)
 
 
-def finish(acceptance: object, sign: Path | None, as_json: bool) -> None:
+def gated(selection: Selection, suite: str, bases: Sequence[Path], limits: Limits, accept_new: bool) -> Selection:
+    """Run a short suite on the hosts of a bench, and return the selection without those that fail.
+
+    Raises Regression if what fails is not a node, or no host is left. An open verdict is named, and the bench goes on.
+    """
+    from orchestrator.cli.acceptance import certify
+    from orchestrator.errors import Regression
+    from orchestrator.report.accept import lines
+
+    plan = planned_suite(suite, selection, bases, None)
+    acceptance = begun(plan, selection, bases, limits, budget_s=None, accept_new=accept_new)
+    acceptance.carry_out()
+    certificate = certify(acceptance.folder)
+    sealed(acceptance.folder, None)
+    remember(selection.project, certificate)
+    for line in lines(certificate):
+        typer.echo(line, err=True)
+    failed = [finding for finding in (*certificate.links, *certificate.cluster) if finding.verdict == "fail"]
+    if failed:
+        where = f"--gate {suite}"
+        raise Regression(f"{failed[0].subject}: {failed[0].text}", kind="expectation_not_met", where=where)
+    return without_suspects(selection)
+
+
+def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
     """Carry an acceptance out, write its certificate, print it, and exit with its verdict."""
     from contextlib import suppress
 
-    from orchestrator.cli.acceptance import Acceptance, certify, to_continue
+    from orchestrator.cli.acceptance import certify, to_continue
     from orchestrator.errors import Interrupted, OrchError
     from orchestrator.report.accept import lines, status
 
-    assert isinstance(acceptance, Acceptance)
     folder = acceptance.folder
     try:
         acceptance.carry_out()
@@ -153,6 +214,7 @@ def finish(acceptance: object, sign: Path | None, as_json: bool) -> None:
             certify(folder)
         raise
     certificate = certify(folder)
+    remember(acceptance.selection.project, certificate)
     archived = sealed(folder, sign)
     if as_json:
         print_json({**certificate.as_dict(), "path": str(folder.path), "archive": str(archived), "measured": {}})
@@ -236,16 +298,11 @@ def _estimate_s(stage: SuiteStage, bench: Bench | None, nodes: int) -> float:
     return stage.estimate_s(len(bench.planned()) if bench else 1, nodes)
 
 
-def _show(
-    suite: Suite,
-    plans: Sequence[tuple[SuiteStage, Bench | None]],
-    left_out: Mapping[str, str],
-    nodes: int,
-    as_json: bool,
-) -> None:
+def _show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
     """Print what would be run, and what is left out."""
     from orchestrator.plan.words import shortest
 
+    suite, plans, left_out = plan.suite, plan.stages, plan.left_out
     total_s = sum(_estimate_s(stage, bench, nodes) for stage, bench in plans)
     if as_json:
         stages = [

@@ -12,6 +12,7 @@ import typer
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.defaults import choices, say_choices
+from orchestrator.cli.node_states import Gate, WithSuspects, without_suspects
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -157,6 +158,8 @@ def bench(
     exclude: Exclude = "",
     devices: Devices = None,
     skip_unreachable: SkipUnreachable = False,
+    with_suspects: WithSuspects = False,
+    gate: Gate = "",
     spares: Spares = 0,
     accept_new: AcceptNew = False,
     debug: Debug = False,
@@ -227,9 +230,13 @@ def bench(
         wait_s=waiting_s(wait, wait_limit),
     )
     with _hosts(slurm, request, bench_id, hosts, exclude, dry_run=dry_run) as chosen:
-        selection = select(chosen, exclude, bench_id, devices=devices or [])
+        selection = without_suspects(select(chosen, exclude, bench_id, devices=devices or []), with_suspects)
         if skip_unreachable and not dry_run:
             selection = reached(selection, accept_new)
+        if gate and not dry_run:
+            from orchestrator.cli.accept import gated
+
+            selection = gated(selection, gate, bases, limits, accept_new)
         if spares and not dry_run:
             selection = with_spares(selection, spares, folders, accept_new)
         plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=new_seed())

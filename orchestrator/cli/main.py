@@ -23,6 +23,7 @@ MODULES = {
     "bench": ("bench",),
     "tune": ("tune",),
     "accept": ("accept",),
+    "nodes": ("nodes",),
     "resume": ("resume", "attach"),
     "running": ("status", "logs", "cancel"),
     "collect": ("collect",),

@@ -95,6 +95,7 @@ def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(pro
     assert set(done.json["not_tested"]) == {"links", "again"}
 
     folder, archive = folder_of(project), Path(done.json["archive"])
+    assert project.orch("nodes").out.startswith("node2  suspect")
     page = (folder / "certificate.html").read_text()
     assert "node2" in page and "slower than its peers" in page and "needs 99 nodes" in page
     allowed = project.project / "allowed"
@@ -135,3 +136,14 @@ def test_a_killed_acceptance_goes_on_and_an_unfit_node_is_left_out(project: Cont
     record = json.loads((folder_of(project) / "acceptance.json").read_text())
     assert len(record["attempts"]) == 2 and "left out of what follows" not in done.err
     assert project.orch("verify", done.json["archive"]).code == 0
+
+
+def test_a_gate_leaves_an_unfit_node_out_of_the_bench_after_it(project: Controller) -> None:
+    (project.project / "suites" / "fit.yaml").write_text("stages: [{name: checks, checks: [expect], framework: hashing, run: 5s}]")
+    text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
+    (project.project / "planted.yaml").write_text(text.replace("  node4:\n", '  node4:\n    expect: {kernel: "1.0*"}\n'))
+    done = project.orch("bench", "hashing", "--repeats", "1", "--gate", "fit", "--hosts", "planted.yaml", timeout_s=120)
+    assert done.code == 0 and "node4 is suspect from now on" in done.err, done
+    assert project.manifest()["spec"]["nodes"] == 3 and "left out: node4 is suspect" in done.out
+    again = project.orch("accept", "fit", "--hosts", "node[1-4]", "--with-suspects", "--json", timeout_s=120)
+    assert again.code == 6 and {node["verdict"] for node in again.json["nodes"]} == {"undecided"}, again
