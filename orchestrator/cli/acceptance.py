@@ -30,7 +30,7 @@ from orchestrator.plan.placement import taken
 from orchestrator.plan.request import planned, request_of
 from orchestrator.plan.suite import Suite, SuiteStage, choices_of
 from orchestrator.plan.words import shortest
-from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, Attempt, acceptances
+from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, Attempt, acceptances, earlier_values
 from orchestrator.report.html.certificate import render
 from orchestrator.report.text import one_line
 from orchestrator.yamlfile import Document
@@ -218,8 +218,8 @@ def earlier_of(runs: Path, suite: str, hosts: Sequence[Host]) -> dict[str, Any]:
             content = json.loads((folder.path / f"{CERTIFICATE}.json").read_text(encoding="utf-8"))
             known = {node["host"]: node["address"] for node in content["nodes"]}
             if content["verdict"] == "pass" and content["suite"] == suite and known == wanted:
-                return {"id": content["acceptance_id"], "measured": content["measured"]}
-        except (OSError, ValueError, KeyError, TypeError):
+                return dict(earlier_values({"id": content["acceptance_id"], "measured": content["measured"]}))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # it has no certificate, or none of this version
     return {}
 

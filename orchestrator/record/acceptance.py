@@ -21,7 +21,7 @@ from orchestrator.record.bench_parts import names, text, texts
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import check_name, damaged, read_state, write_state
 
-__all__ = ["CERTIFICATE", "AcceptanceDir", "AcceptanceRecord", "Attempt", "acceptances"]
+__all__ = ["CERTIFICATE", "AcceptanceDir", "AcceptanceRecord", "Attempt", "acceptances", "earlier_values"]
 
 _RECORD, _CHECKS = "acceptance.json", "checks.json"
 CERTIFICATE = "certificate"
@@ -150,10 +150,19 @@ def _attempts(value: Any) -> tuple[Attempt, ...]:
     return tuple(Attempt(text(entry["stage"]), text(entry["bench_id"]), texts(entry["hosts"])) for entry in value)
 
 
-def _object(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
+def earlier_values(value: Any) -> Mapping[str, Any]:
+    """Return the values of an earlier acceptance: nothing, or its id and by name of a measurement its spec and units."""
+    if value:
+        text(value["id"])
+        for measurement in value["measured"].values():
+            text(measurement["spec"])
+            for numbers in measurement["units"].values():
+                if not all(type(number) in (int, float) and number > 0 for number in numbers):
+                    raise ValueError("measured: got no number above 0")
+    elif value != {}:
         raise TypeError(f"got {type(value).__name__}")
-    return value
+    read: Mapping[str, Any] = value
+    return read
 
 
 def _number(value: Any) -> float | None:
@@ -178,7 +187,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "notes": texts,
     "attempts": _attempts,
     "over": names,
-    "earlier": _object,
+    "earlier": earlier_values,
     "out": names,
 }
 assert set(_READERS) == {item.name for item in fields(AcceptanceRecord)}

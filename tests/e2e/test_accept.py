@@ -139,7 +139,9 @@ def test_a_killed_acceptance_goes_on_and_an_unfit_node_is_left_out(project: Cont
 
 
 def test_a_gate_leaves_an_unfit_node_out_of_the_bench_after_it(project: Controller) -> None:
-    (project.project / "suites" / "fit.yaml").write_text("stages: [{name: checks, checks: [expect], framework: hashing, run: 5s}]")
+    (project.project / "suites" / "fit.yaml").write_text(
+        "stages: [{name: checks, checks: [expect], framework: hashing, run: 5s}]"
+    )
     text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
     (project.project / "planted.yaml").write_text(text.replace("  node4:\n", '  node4:\n    expect: {kernel: "1.0*"}\n'))
     done = project.orch("bench", "hashing", "--repeats", "1", "--gate", "fit", "--hosts", "planted.yaml", timeout_s=120)

@@ -86,8 +86,8 @@ def _by_reference(stage: str, group: Group, units: Sequence[Unit], reference: Re
 
 def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str, Any], comparisons: int) -> Judged | None:
     """Judge each unit by itself in the last accepted run, if that measured the same."""
-    before = earlier.get("measured", {}).get(_name(stage, group)) if earlier else None
-    if not isinstance(before, dict) or before.get("spec") != _spec(group):
+    before = earlier["measured"].get(_name(stage, group)) if earlier else None
+    if before is None or before["spec"] != _spec(group):
         return None
     findings, ratios = [], []
     for unit in group.units:

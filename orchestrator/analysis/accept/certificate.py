@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator import yamlfile
 from orchestrator.analysis.accept.bars import against_earlier, against_others, against_references, measured
 from orchestrator.analysis.accept.nodes import by_checks, by_links, by_runs
-from orchestrator.analysis.accept.units import Group, groups_of
+from orchestrator.analysis.accept.units import CLUSTER, Group, groups_of
 from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
 from orchestrator.checks.facts import serials
 from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, references_of, suite_of
@@ -165,16 +165,17 @@ def _bars(
     made: Sequence[_Made], references: Sequence[Reference], record: AcceptanceRecord
 ) -> tuple[dict[str, Any], list[Judged], dict[str, str]]:
     """Return the values that bars are about, the judgement of each bar, and why nodes could not be compared by others."""
-    groups: list[tuple[SuiteStage, Bar, Group]] = [
-        (of_stage.stage, bar, group)
-        for of_stage in made
-        for bar in of_stage.stage.bars
-        for group in groups_of(of_stage.bench, of_stage.summary, of_stage.results, bar)
-    ]
+    groups: list[tuple[SuiteStage, Bar, Group]] = []
+    judged: list[Judged | None] = []
+    for of_stage in made:
+        for bar in of_stage.stage.bars:
+            about = groups_of(of_stage.bench, of_stage.summary, of_stage.results, bar)
+            groups += [(of_stage.stage, bar, group) for group in about]
+            if not about:
+                judged.append(_without_value(of_stage, bar))
     # All comparisons of one kind together are one family, of which 1 % is the chance of any false accusation.
     family = sum(len(group.units) for _, bar, group in groups if bar.peers)
     every = sum(len(group.units) for _, _, group in groups)
-    judged: list[Judged | None] = []
     not_compared: dict[str, str] = {}
     for stage, bar, group in groups:
         if bar.peers:
@@ -192,6 +193,15 @@ def _bars(
     return values, [bar for bar in judged if bar], not_compared
 
 
+def _without_value(made: _Made, bar: Bar) -> Judged:
+    """Return the judgement of a bar that no value is about: a misspelt metric must not pass, nor a stage without a good run."""
+    words = " ".join([bar.metric, *(f"{name}={value}" for name, value in bar.at.items())])
+    known = ", ".join(dict.fromkeys(row.metric for row in made.summary.rows if row.n)) or "none"
+    text = f"no run has a value of {words}; metrics with values: {known}"
+    finding = Finding("cluster", CLUSTER, made.hosts, UNDECIDED, text, "a run with this value; is the bar of the suite right?")
+    return Judged(made.stage.name, "values", f"{words} is measured", "no value", "the suite", (), (finding,))
+
+
 def _expected(made: _Made) -> list[Judged]:
     """Return the bounds that the choices of a stage have under ``expect``."""
     bars = []
@@ -201,7 +211,7 @@ def _expected(made: _Made) -> list[Judged]:
             verdict = FAIL if judgement.verdict == NOT_MET else UNDECIDED
             decides = "" if verdict == FAIL else "more repeats of this stage"
             text = f"expected {judgement.expected}, got {judgement.got}"
-            findings = (Finding("cluster", "cluster", made.hosts, verdict, text, decides),)
+            findings = (Finding("cluster", CLUSTER, made.hosts, verdict, text, decides),)
         bars.append(Judged(made.stage.name, "expected", judgement.expected, judgement.got, "the suite", made.hosts, findings))
     return bars
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from orchestrator.analysis.accept.units import CLUSTER
 from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
@@ -78,7 +79,9 @@ def by_runs(stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Se
     findings = []
     for error in errors_before_runs(bench):
         if error.kind != "interrupted":
-            findings.append(_failure(error.host, f"refused before its first run: {error.message}", ()))
+            refused = _failure(error.host, f"refused before its first run: {error.message}", ())
+            is_open = error.kind == "node_busy"  # whoever holds it, it is not the node's fault
+            findings.append(replace(refused, verdict=UNDECIDED, decides="wait until it is free") if is_open else refused)
     for run in results:
         if run.has_failed:
             failure = run.error

@@ -27,9 +27,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One bar of a stage. ``kind`` is checks, runs, peers, reference, earlier, expected or links; ``bar`` says in words what
-    had to hold, ``got`` what was found over all subjects, ``source`` where the bar comes from. Each of ``hosts`` without a
-    finding passed."""
+    """One bar of a stage. ``kind`` is checks, runs, values, peers, reference, earlier, expected or links; ``bar`` says in
+    words what had to hold, ``got`` what was found over all subjects, ``source`` where the bar comes from. Each of ``hosts``
+    without a finding passed."""
 
     stage: str
     kind: str

@@ -131,6 +131,14 @@ def test_a_device_that_became_slower_fails_by_what_it_was(tmp_path: Path) -> Non
     assert "earlier" not in [bar.kind for bar in changed.judged]
 
 
+def test_a_bar_that_no_value_is_about_leaves_the_verdict_open(tmp_path: Path) -> None:
+    misspelt = SUITE.replace("metric: tflops_rank", "metric: tflop_rank")
+    certificate = certificate_of(acceptance(tmp_path, {}, nodes=3, suite=misspelt))
+    (finding,) = judged(certificate, "values").findings
+    assert certificate.verdict == "undecided" and "no run has a value of tflop_rank size=8192" in finding.text
+    assert "tflops_rank" in finding.text
+
+
 def test_an_acceptance_that_is_not_over_is_open(tmp_path: Path) -> None:
     folder = acceptance(tmp_path, {}, nodes=3)
     folder.change(lambda record: replace(record, over={"checks": ""}))
