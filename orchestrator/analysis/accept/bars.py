@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,7 +17,7 @@ from orchestrator.results.numbers.intervals import change_interval
 from orchestrator.results.numbers.peers import LEVEL, SUSPECT, against_peers
 from orchestrator.results.numbers.rounding import written
 
-__all__ = ["against_earlier", "against_others", "against_references", "measured"]
+__all__ = ["against_earlier", "against_others", "against_references", "confirmed", "measured"]
 
 _WORTH = 0.30
 """A comparison with peers that could not have named a node this much slower decides nothing, on GPUs."""
@@ -46,6 +47,26 @@ def against_others(stage: str, group: Group, margin: float, comparisons: int, on
         text = f"{group.title}: noise of {peers.noise:.0%} hides everything below {peers.seen:.0%}"
         findings.append(Finding("cluster", CLUSTER, hosts, UNDECIDED, text, MORE, group.runs))
     return Judged(stage, "peers", bar, got, source, hosts, tuple(findings))
+
+
+def confirmed(judged: Sequence[Judged]) -> list[Judged]:
+    """Return the judgements with those units failed that are suspect among their peers in two stages or more.
+
+    A unit is suspect by chance in one of N units times bars at a level of `SUSPECT`; the same unit in two measurements, which
+    are independent of each other, in less than `LEVEL` of acceptances."""
+    stages: dict[str, set[str]] = {}
+    for bar in judged:
+        for finding in bar.findings if bar.kind == "peers" else ():
+            if finding.kind == "node":
+                stages.setdefault(finding.subject, set()).add(bar.stage)
+
+    def decided(finding: Finding) -> Finding:
+        together = sorted(stages.get(finding.subject, ())) if finding.kind == "node" else []
+        if finding.verdict != UNDECIDED or len(together) < 2:
+            return finding
+        return replace(finding, verdict=FAIL, text=f"{finding.text}, as in {' and '.join(together)}", decides="")
+
+    return [replace(bar, findings=tuple(map(decided, bar.findings))) if bar.kind == "peers" else bar for bar in judged]
 
 
 def against_references(stage: str, group: Group, references: Sequence[Reference], comparisons: int) -> list[Judged]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator import yamlfile
-from orchestrator.analysis.accept.bars import against_earlier, against_others, against_references, measured
+from orchestrator.analysis.accept.bars import against_earlier, against_others, against_references, confirmed, measured
 from orchestrator.analysis.accept.nodes import by_checks, by_links, by_runs
 from orchestrator.analysis.accept.units import CLUSTER, Group, groups_of
 from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
@@ -190,7 +190,7 @@ def _bars(
     for of_stage in made:
         judged += [by_links(of_stage.stage.name, of_stage.results, record.device == "cpu"), *_expected(of_stage)]
     values = dict(measured(stage.name, group) for stage, _, group in groups)
-    return values, [bar for bar in judged if bar], not_compared
+    return values, confirmed([bar for bar in judged if bar]), not_compared
 
 
 def _without_value(made: _Made, bar: Bar) -> Judged:

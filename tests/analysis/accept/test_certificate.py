@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.accept import Certificate, certificate_of
-from orchestrator.analysis.accept.verdicts import Judged
+from orchestrator.analysis.accept.bars import confirmed
+from orchestrator.analysis.accept.verdicts import Finding, Judged
 from orchestrator.errors import RunError
 from orchestrator.record.manifest import RecordedOutcome, write_outcome
 from orchestrator.report.accept import lines, status
@@ -162,3 +163,18 @@ def test_the_sources_of_reference_figures_are_of_the_acceptance_and_not_of_this_
     folder.change(lambda record: replace(record, references=(stricter,)))
     bar = judged(certificate_of(folder), "reference")
     assert bar.source == "a dream" and bar.verdict == "fail"
+
+
+def test_a_device_that_is_suspect_in_two_stages_fails_and_in_one_stays_open() -> None:
+    def bar(stage: str, subject: str, kind: str = "peers") -> Judged:
+        finding = Finding("node", subject, ("node1",), "undecided", "8% slower", "more repeats")
+        return Judged(stage, kind, "", "", "", ("node1",), (finding,))
+
+    both = confirmed([bar("gemm", "node1 device 1"), bar("memory", "node1 device 1")])
+    assert [one.verdict for one in both] == ["fail", "fail"] and both[0].findings[0].text == "8% slower, as in gemm and memory"
+    for others in (
+        [bar("gemm", "node1 device 1"), bar("gemm", "node1 device 1")],
+        [bar("gemm", "node1 device 1"), bar("memory", "node1 device 2")],
+        [bar("gemm", "node1 device 1"), bar("memory", "node1 device 1", "earlier")],
+    ):
+        assert {one.verdict for one in confirmed(others)} == {"undecided"}

@@ -67,3 +67,13 @@ def test_what_cannot_be_compared_is_not(values: dict[str, list[float]]) -> None:
 def test_equal_values_accuse_nobody() -> None:
     judged = against_peers({str(n): [5.0, 5.0, 5.0] for n in range(6)}, margin=0.03)
     assert judged and not any(unit.suspect for unit in judged.units.values())
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_hardly_a_node_of_a_clean_cluster_is_suspect_twice(noise: str) -> None:
+    generator, clusters = random.Random(11), 0
+    for _ in range(60):
+        twice = [against_peers(cluster(generator, 64, 5, NOISE[noise]), margin=0.03, comparisons=128) for _ in range(2)]
+        suspects = [{name for name, unit in peers.units.items() if unit.suspect} for peers in twice if peers]
+        clusters += bool(suspects[0] & suspects[1])
+    assert clusters <= 1
