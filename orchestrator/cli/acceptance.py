@@ -19,7 +19,7 @@ from orchestrator.checks.judge import among, judge
 from orchestrator.cli.controller import begun, reopened, run
 from orchestrator.cli.options import Selection, new_bench_id, new_seed, open_frameworks
 from orchestrator.controller.busy import is_busy
-from orchestrator.errors import ConfigError, Faults, Interrupted, OrchError
+from orchestrator.errors import ConfigError, DataError, Faults, Interrupted, OrchError
 from orchestrator.files import write_atomic
 from orchestrator.inventory import Host
 from orchestrator.nodes.preflight import capture
@@ -158,8 +158,11 @@ class Acceptance:
     # -- benches
 
     def _bench(self, stage: SuiteStage) -> str:
-        """Run a stage; after a failure that names nodes, once more without these, as often as nodes are left for it."""
-        hosts = self.hosts()
+        """Run a stage; without nodes that are unfit for it, and once more without those that a failed run names.
+
+        Only if it then succeeds are they left out of what follows: a program that fails everywhere names one node after
+        another."""
+        hosts, accused = self.hosts(), dict[str, str]()
         attempts = self.folder.record().of_stage(stage.name)
         going_on = attempts[-1] if attempts else None
         while True:
@@ -188,15 +191,16 @@ class Acceptance:
                 raise stopped
             if any(is_busy(error) for error in errors):
                 raise Faults(errors)
-            blamed = {error.host: error.message for error in errors if error.host}
-            if not blamed:
-                return "" if results else _words(errors)
+            has_good = any(result.is_good for result in results)
+            if accused and has_good:
+                self._leave_out(accused)
+            blamed = {error.host: error.message for error in errors if error.host and not isinstance(error, DataError)}
             left = [host for host in hosts if host.name not in blamed]
-            if not stage.optional:
+            if not results and not stage.optional:
                 self._leave_out(blamed)
-            if len(left) < max(stage.least_nodes, 1) or len(left) == len(hosts):
-                return _words(errors) if stage.optional or not results else ""
-            hosts = left
+            if not blamed or accused or len(left) < stage.least_nodes or len(left) == len(hosts) or not left:
+                return "" if has_good else _words(errors)
+            hosts, accused = left, {} if not results or stage.optional else blamed
 
 
 def _kept(attempts: Sequence[Attempt], folder: AcceptanceDir) -> list[Attempt]:

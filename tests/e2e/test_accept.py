@@ -37,6 +37,9 @@ log:
 """
 LAUNCH = """\
 . ./env.sh
+{% if host_vars.broken is defined %}
+exit 3
+{% endif %}
 {{ python }} - <<'END'
 import hashlib, time
 data, began, done = bytes(1 << 20), time.monotonic(), 0
@@ -149,3 +152,15 @@ def test_a_gate_leaves_an_unfit_node_out_of_the_bench_after_it(project: Controll
     assert project.manifest()["spec"]["nodes"] == 3 and "left out: node4 is suspect" in done.out
     again = project.orch("accept", "fit", "--hosts", "node[1-4]", "--with-suspects", "--json", timeout_s=120)
     assert again.code == 6 and {node["verdict"] for node in again.json["nodes"]} == {"undecided"}, again
+
+
+def test_a_node_that_a_failed_run_names_fails_if_the_stage_succeeds_without_it(project: Controller) -> None:
+    text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
+    (project.project / "planted.yaml").write_text(text.replace("  node3:\n", "  node3:\n    vars: {broken: true}\n"))
+    done = project.orch("accept", "small", "--budget", "20s", "--hosts", "planted.yaml", "--json", timeout_s=200)
+    assert done.code == 5 and "node3 is left out of what follows" in done.err, done
+    verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
+    assert verdicts.pop("node3") == "fail" and "fail" not in verdicts.values(), done
+    (stage,) = [stage for stage in done.json["stages"] if stage["name"] == "hashing"]
+    assert (stage["hosts"], stage["measured"]) == (["node1", "node2", "node4"], 5)
+    assert len(list(folder_of(project).glob("*/bench.json"))) == 2

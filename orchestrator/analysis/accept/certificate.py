@@ -120,12 +120,14 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
                 judged.append(by_checks(stage.name, checks, stage.checks, list(record.hosts)))
                 stages.append(StageRun(stage.name, stage.title, "", (), tuple(record.hosts), len(facts), len(record.hosts)))
             continue
-        for attempt in record.of_stage(stage.name):
-            bench = folder.bench(attempt.bench_id)
-            results = placed(bench, [read_run(run) for run in bench.runs()])
+        attempts = record.of_stage(stage.name)
+        benches = [folder.bench(attempt.bench_id) for attempt in attempts]
+        read = [placed(bench, [read_run(run) for run in bench.runs()]) for bench in benches]
+        blames = bool(read) and any(run.is_good for run in read[-1])
+        for attempt, bench, results in zip(attempts, benches, read, strict=True):
             if not (stage.optional and not results):
-                judged.append(by_runs(stage.name, bench, results, attempt.hosts))
-            if attempt is record.of_stage(stage.name)[-1]:
+                judged.append(by_runs(stage.name, bench, results, attempt.hosts, blames=blames))
+            if attempt is attempts[-1]:
                 summary = of_bench(planned_runs(bench, results), notes_of(bench))
                 made.append(_Made(stage, bench, attempt.hosts, results, summary))
                 good = sum(run.is_good for run in results)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from orchestrator.analysis.accept.units import CLUSTER
 from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
+from orchestrator.errors import DataError
 from orchestrator.inventory import fold
 from orchestrator.record import BenchDir
 from orchestrator.record.refused import errors_before_runs
@@ -74,8 +75,9 @@ def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Judged |
                   tuple(names.values()), tuple(findings))  # fmt: skip
 
 
-def by_runs(stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Sequence[str]) -> Judged:
-    """Judge a bench by whether its runs came to their end. A node that a failure or a refusal names is to blame."""
+def by_runs(stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Sequence[str], *, blames: bool) -> Judged:
+    """Judge a bench by whether its runs came to their end. A node that a refusal names is to blame, and one that a failed run
+    names if the stage succeeded in the end (``blames``): a program that fails everywhere names any node."""
     findings = []
     for error in errors_before_runs(bench):
         if error.kind != "interrupted":
@@ -87,7 +89,11 @@ def by_runs(stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Se
             failure = run.error
             words = f"run failed: {failure.message if failure else 'no number'}"
             words += f": {failure.cause}" if failure and failure.cause else ""
-            findings.append(_failure(failure.host if failure else "", words, (run.run_id,)))
+            host = failure.host if failure else ""
+            is_to_blame = blames and not isinstance(failure, DataError)
+            findings.append(
+                _failure(host if is_to_blame else "", words if is_to_blame or not host else f"{host}: {words}", (run.run_id,))
+            )
     good = sum(run.is_good for run in results)
     planned = len(bench.record().runs)
     if good < planned and not findings:

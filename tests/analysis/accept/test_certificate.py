@@ -117,6 +117,11 @@ def test_a_failed_run_fails_the_node_that_it_names(tmp_path: Path) -> None:
     write_outcome(bench.runs()[0], RecordedOutcome("failed", error, {}, {}, True))
     certificate = certificate_of(folder)
     assert verdicts(certificate)["node3"] == "fail" and "signal 9" in judged(certificate, "runs").findings[0].text
+    for run in bench.runs():
+        write_outcome(run, RecordedOutcome("failed", error, {}, {}, True))
+    everywhere = certificate_of(folder)
+    assert {finding.kind for finding in judged(everywhere, "runs").findings} == {"cluster"} and everywhere.verdict == "fail"
+    assert "fail" not in verdicts(everywhere).values()
 
 
 def test_a_device_that_became_slower_fails_by_what_it_was(tmp_path: Path) -> None:
