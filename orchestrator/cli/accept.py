@@ -88,8 +88,9 @@ def accept(
 ) -> None:
     """Run a suite on all hosts, stage after stage, and judge every node and link by its bars.
 
-    Writes a certificate: a page, JSON and a sealed archive. Exits with 0 if all pass, 5 if a node, a link or the cluster
-    fails, 6 if that is undecided."""
+    Writes a certificate: a page, JSON and a sealed archive. Exits with 0 if all pass, 5 if a node, a link or the cluster fails,
+    6 if that is undecided.
+    """
     from orchestrator.errors import ConfigError
     from orchestrator.plan import Limits
     from orchestrator.plan.words import seconds
@@ -200,16 +201,14 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
     """Carry an acceptance out, write its certificate, print it, and exit with its verdict."""
     from contextlib import suppress
 
-    from orchestrator.cli.acceptance import certify, to_continue
-    from orchestrator.errors import Interrupted, OrchError
+    from orchestrator.cli.acceptance import certify
+    from orchestrator.errors import OrchError
     from orchestrator.report.accept import lines, status
 
     folder = acceptance.folder
     try:
         acceptance.carry_out()
-    except OrchError as error:
-        if isinstance(error, Interrupted):
-            error.hint = to_continue(folder)
+    except OrchError:
         with suppress(OrchError):  # the first error counts
             certify(folder)
         raise

@@ -35,7 +35,7 @@ from orchestrator.report.html.certificate import render
 from orchestrator.report.text import one_line
 from orchestrator.yamlfile import Document
 
-__all__ = ["Acceptance", "bench_of", "certify", "earlier_of", "to_continue"]
+__all__ = ["Acceptance", "bench_of", "certify", "earlier_of"]
 
 _LATE = 1.1
 """A stage that would end later than this many times the budget is left out."""
@@ -188,6 +188,7 @@ class Acceptance:
             going_on = None
             errors, results = run(controller)
             if stopped := next((error for error in errors if isinstance(error, Interrupted)), None):
+                stopped.hint = f"to continue: orch resume {shlex.quote(self.folder.path.name)}"
                 raise stopped
             if any(is_busy(error) for error in errors):
                 raise Faults(errors)
@@ -235,11 +236,6 @@ def certify(folder: AcceptanceDir) -> Certificate:
     write_atomic(folder.path / f"{CERTIFICATE}.json", text.encode())
     write_atomic(folder.path / f"{CERTIFICATE}.html", render(certificate).encode())
     return certificate
-
-
-def to_continue(folder: AcceptanceDir) -> str:
-    """Return the command that continues an acceptance."""
-    return f"to continue: orch resume {shlex.quote(folder.path.name)}"
 
 
 def _say(text: str) -> None:

@@ -14,7 +14,6 @@ __all__ = ["named", "unfinished"]
 
 def named(name: str) -> AcceptanceDir | None:
     """Return the acceptance with this name or directory; None if it is the name of something else, or empty."""
-
     places = (Path(name), Project.here(os.environ).runs / name) if name else ()
     return next((folder for folder in map(AcceptanceDir, places) if folder.is_one), None)
 
