@@ -44,7 +44,8 @@ class NodeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """A stage that was made: its bench, empty for checks, the configurations, its hosts, and how many runs have a number."""
+    """A stage that was made: its bench, empty for checks, the configurations, its hosts, and how many runs have a number.
+    ``notes`` qualify its numbers, such as a drift during the bench or lowered clocks."""
 
     name: str
     title: str
@@ -53,6 +54,7 @@ class StageRun:
     hosts: tuple[str, ...]
     measured: int
     planned: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
                 good = sum(run.is_good for run in results)
                 configurations = tuple(dict.fromkeys(f"{row.series} {row.shape}" for row in (*summary.rows, *summary.sheets)))
                 planned = len(bench.record().runs)
-                run = StageRun(stage.name, stage.title, attempt.bench_id, configurations, attempt.hosts, good, planned)
+                notes = tuple(dict.fromkeys([*summary.notes, *(note for row in summary.rows for note in row.qualifications)]))
+                run = StageRun(stage.name, stage.title, attempt.bench_id, configurations, attempt.hosts, good, planned, notes)
                 stages.append(run)
     values, of_bars, not_compared = _bars(made, references, record)
     judged += of_bars
