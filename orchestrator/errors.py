@@ -29,8 +29,8 @@ EXIT_STATUS: Mapping[int, str] = {
     2: "bad input, no host contacted",
     3: "a host could not be reached or trusted, or orch check found a fault",
     4: "damaged files, or logs that do not give the planned numbers",
-    5: "orch gate found a regression",
-    6: "orch gate could not decide",
+    5: "orch gate found a regression, a bound is not met, or orch accept found a fault",
+    6: "orch gate, a bound or orch accept could not be decided",
 }
 """The exit statuses of `orch`: one meaning each, for all commands. A signal N that interrupted it gives 128 + N."""
 

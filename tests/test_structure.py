@@ -47,39 +47,47 @@ MAY_USE = {
 # modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "bisect/answer bisect/differences bisect/search bisect/shares bisect/state compare/causes compare/cells "
-        "compare/suspects explain/prediction history published/doubts published/folders published/foreign "
+        "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state compare/causes "
+        "compare/cells compare/suspects explain/prediction history published/doubts published/folders published/foreign "
         "published/language published/language_doubts published/nearest published/reference published/rules "
         "published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
     "checks": "among check differences facts gpu_states gpus judge load",
     "cli": "process",
-    "controller": "controller earlier events peer stopping",
+    "controller": "busy controller earlier events peer stopping",
     "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line containers environment expectations folders framework job measures payload "
         "placement profile published_schema render request run_schema scaffold scaling schedule schema schema_faults "
-        "spec transformer trial variables words"
+        "spec suite suite_files transformer trial variables words"
     ),
     "record": (
-        "archive bench_parts benchfile bisect_record borrow defaults evidence journal manifest node_record owed project "
-        "refused removal reread rundir sealed state_file submission telemetry"
+        "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence journal manifest node_record "
+        "node_states owed project refused removal reread rundir sealed signature state_file submission telemetry"
     ),
     "report": (
-        "bisect cells checks compare explain formats/json history profile published published_language terminal text trend tune"
+        "accept bisect cells checks compare explain formats/json history html/certificate profile published "
+        "published_language terminal text trend tune"
     ),
     "results": (
-        "account bench entries expectations foreign_log grids hardware keys links/collectives numbers/intervals "
-        "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally "
-        "telemetry/use values"
+        "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
+        "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/throughput planned read "
+        "series summary tally telemetry/use values"
     ),
     "transport": "connections",
 }
 # Packages that have no effects, and the modules in them that open files.
 PURE = ("inventory", "logs", "plan", "checks")
-READERS = {"inventory/ansible_files.py", "inventory/read.py", "plan/bundle.py", "plan/folders.py", "plan/payload.py"}
+READERS = {
+    "inventory/ansible_files.py",
+    "inventory/read.py",
+    "plan/bundle.py",
+    "plan/folders.py",
+    "plan/payload.py",
+    "plan/suite_files.py",
+}
 # Arithmetic on a seed, not chance.
 SEEDED = {"plan/bench.py": "random"}
 

@@ -34,7 +34,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("source")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source / name)
-    for name in ("orchestrator", "templates", "remote"):
+    for name in ("orchestrator", "templates", "remote", "suites"):
         shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     target = tmp_path_factory.mktemp("wheel")
     pip = [
@@ -84,13 +84,15 @@ def test_the_wheel_holds_every_template_and_everything_that_travels_to_nodes(whe
     names = set(zipfile.ZipFile(wheel).namelist())
     remote = REPOSITORY / "remote"
     wanted = {f"orchestrator/remote/{path.relative_to(remote)}" for path in remote.rglob("*.py")}
-    for top in ("templates", "orchestrator"):
+    for top in ("templates", "suites", "orchestrator"):
         for path in (REPOSITORY / top).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 relative = path.relative_to(REPOSITORY)
-                wanted.add(f"orchestrator/{relative}" if top == "templates" else str(relative))
+                wanted.add(f"orchestrator/{relative}" if top != "orchestrator" else str(relative))
     assert wanted - names == set()
-    assert not [name for name in names if name.startswith(("tests/", "templates/", "remote/")) or "__pycache__" in name]
+    assert not [
+        name for name in names if name.startswith(("tests/", "templates/", "suites/", "remote/")) or "__pycache__" in name
+    ]
 
 
 def test_the_installed_program_is_not_the_tree(program: Path, tmp_path: Path) -> None:

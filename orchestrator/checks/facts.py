@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.checks import amd_smi, nvidia_smi
 from orchestrator.checks.gpu_states import gpu_states, selected
 
-__all__ = ["infiniband_gbit", "ports_of", "told_facts", "unpacked"]
+__all__ = ["infiniband_gbit", "ports_of", "serials", "told_facts", "unpacked"]
 
 _MOST_BYTES = 1 << 23
 _ADDRESS_OF_IPV4 = re.compile(r"(?:0000:){5}ffff:")
@@ -62,6 +62,20 @@ def told_facts(raw: Mapping[str, Any], devices: str | None = None) -> dict[str, 
     if "gpu_tool" not in facts:  # an Xid is an error of NVIDIA's driver
         facts["xids"] = nvidia_smi.xids(log["lines"], bus_ids) if "lines" in log else f"not readable: {log.get('closed')}"
     return facts if devices is None else selected(facts, devices)
+
+
+def serials(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return what identifies a machine and its devices, by name: host key, boot, processor, and each GPU's serial or UUID.
+
+    >>> gpu = {"name": "NVIDIA H200", "uuid": ["GPU-a", "GPU-b"], "serial": "N/A"}
+    >>> serials({"hostname": "n1", "gpus": [{"index": "0"}, {"index": "1"}], "gpu": gpu})
+    {'hostname': 'n1', 'gpu 0': 'NVIDIA H200 GPU-a', 'gpu 1': 'NVIDIA H200 GPU-b'}
+    """
+    known = {name.replace("_", " "): str(facts[name]) for name in ("hostname", "host_key", "boot_id", "cpu") if facts.get(name)}
+    for state in gpu_states(facts):
+        words = [str(state.get(name, "")) for name in ("name", "serial", "uuid")]
+        known[f"gpu {state.get('index', '')}"] = " ".join(word for word in words if word and word != "N/A")
+    return known
 
 
 def _gpus(smi: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import Bench, Json, find_bench, print_json
+from orchestrator.cli.options import Bench, Json, Sign, find_bench, print_json
 
 if TYPE_CHECKING:
     from orchestrator.record import BenchDir
+    from orchestrator.record.acceptance import AcceptanceDir
     from orchestrator.record.archive import Archive
 
 
@@ -26,20 +27,31 @@ def archive(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: <bench>.tar in this directory.")
     ] = None,
+    sign: Sign = None,
     as_json: Json = False,
 ) -> None:
-    """Seal a bench into one file: all its evidence, its tables, and a digest of each."""
+    """Seal a bench or an acceptance into one file: all its evidence, its tables, and a digest of each."""
+    from orchestrator.cli.acceptances import named
     from orchestrator.record.archive import seal
 
-    directory = find_bench(bench)
+    directory = named(bench) or find_bench(bench)
     target = output or Path(f"{directory.path.resolve().name}.tar")
-    sealed = seal(directory, target, _tables)
+    sealed = seal(directory, target, contents)
+    if sign:
+        signed(sealed, target, sign)
     _print(sealed, target, f"sealed {sealed.files} files", as_json)
 
 
 def verify(
     path: Annotated[Path, typer.Argument(metavar="FILE|DIRECTORY", help="An archive, packed or unpacked.")],
     quoted: Annotated[str, typer.Option("--seal", metavar="SHA256", help="The expected seal.")] = "",
+    signers: Annotated[
+        Path | None,
+        typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one signed it."),
+    ] = None,
+    signature: Annotated[
+        Path | None, typer.Option("--signature", metavar="FILE", help="The signature. Default: <archive>.sig.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Verify every byte of an archive, and recompute its tables from the logs. Exits with 4 if anything differs."""
@@ -50,31 +62,71 @@ def verify(
 
     if quoted and not re.fullmatch(r"[0-9a-f]{64}", quoted):
         raise ConfigError(f"expected 64 digits of 0-9 and a-f, got {quoted!r}", where="--seal")
-    archived = verified(path, _tables, quoted)
-    _print(archived, path, f"{archived.files} files and the tables are as sealed by orch {archived.orch}", as_json)
-    if not quoted:
+    if signature and not signers:
+        raise ConfigError("expected --signers together with --signature", where="--signature")
+    archived = verified(path, contents, quoted)
+    by = ""
+    if signers:
+        from orchestrator.record.signature import signer
+
+        by = signer(archived.seal, signature or path.with_name(f"{path.name}.sig"), signers)
+    what = "the certificate is" if "verdict" in archived.tables else "the tables are"
+    _print(archived, path, f"{archived.files} files and {what} as sealed by orch {archived.orch}", as_json, by)
+    if not (quoted or signers):
         typer.echo("the archive is consistent; --seal SHA256 also verifies that it is the archive with a quoted seal", err=True)
 
 
-def _tables(bench: BenchDir) -> dict[str, Any]:
-    """Return what ``orch summarize --json`` prints. Nothing is cached, because the evidence may be in a read-only directory."""
+def contents(folder: BenchDir | AcceptanceDir) -> dict[str, Any]:
+    """Return what an archive holds besides files: what ``orch summarize --json`` prints of a bench, the certificate of an
+    acceptance.
+
+    Nothing is cached, because the evidence may be in a read-only directory."""
     import json
 
+    from orchestrator.analysis.accept import certificate_of
+    from orchestrator.record import BenchDir
     from orchestrator.report.formats.json import render
     from orchestrator.results.bench import notes_of
     from orchestrator.results.planned import planned_runs
     from orchestrator.results.read import read_run
     from orchestrator.results.summary import of_bench
 
-    summary = of_bench(planned_runs(bench, [read_run(run) for run in bench.runs()]), notes_of(bench))
+    if not isinstance(folder, BenchDir):
+        certificate: dict[str, Any] = json.loads(json.dumps(certificate_of(folder).as_dict()))
+        return certificate
+    summary = of_bench(planned_runs(folder, [read_run(run) for run in folder.runs()]), notes_of(folder))
     document: dict[str, Any] = json.loads(render(summary))
     return document
 
 
-def _print(archived: Archive, path: Path, what: str, as_json: bool) -> None:
-    measured = sum(row["n"] for row in (*archived.tables["rows"], *archived.tables.get("sheets", ())))
+def signed(archive: Archive, target: Path, key: Path) -> None:
+    """Sign the seal of an archive with a key, and write the signature next to the archive."""
+    from orchestrator.files import write_atomic
+    from orchestrator.record.signature import sign
+
+    path = target.with_name(f"{target.name}.sig")
+    write_atomic(path, sign(archive.seal, key), 0o644, is_input=True)
+    typer.echo(f"signature: {path}", err=True)
+
+
+def _print(archived: Archive, path: Path, what: str, as_json: bool, signed_by: str = "") -> None:
+    if "verdict" in archived.tables:
+        measured, verdict = sum(stage["measured"] for stage in archived.tables["stages"] if stage["bench_id"]), True
+    else:
+        measured, verdict = sum(row["n"] for row in (*archived.tables["rows"], *archived.tables.get("sheets", ()))), False
+    by = {"signed_by": signed_by} if signed_by else {}
     if as_json:
-        print_json({"path": str(path), **asdict(archived), "measured": measured})
+        print_json({"path": str(path), **asdict(archived), "measured": measured, **by})
         return
     typer.echo(f"{path}: {what}; {measured} of {archived.runs} runs have a number")
+    if verdict:
+        from orchestrator.report.text import one_line
+
+        tables = archived.tables
+        nodes = [one_line(f"{node['host']} {node['verdict']}") for node in tables["nodes"]]
+        typer.echo(one_line(f"{tables['suite']} of {tables['created']}: {tables['verdict']}; {', '.join(nodes)}"))
     typer.echo(f"seal {archived.seal}")
+    if signed_by:
+        from orchestrator.report.text import one_line
+
+        typer.echo(one_line(f"signed by {signed_by}"))

@@ -10,6 +10,7 @@ import typer
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.defaults import choices, say_choices
+from orchestrator.cli.node_states import Gate, WithSuspects, without_suspects
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -159,6 +160,8 @@ def bench(
     exclude: Exclude = "",
     devices: Devices = None,
     skip_unreachable: SkipUnreachable = False,
+    with_suspects: WithSuspects = False,
+    gate: Gate = "",
     spares: Spares = 0,
     accept_new: AcceptNew = False,
     debug: Debug = False,
@@ -235,9 +238,14 @@ def bench(
         telemetry=telemetry,
         wait_s=waiting_s(wait, wait_limit),
     )
-    with hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as selection:
+    with hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as chosen:
+        selection = without_suspects(chosen, with_suspects)
         if skip_unreachable and not dry_run:
             selection = reached(selection, accept_new)
+        if gate and not dry_run:
+            from orchestrator.cli.accept import gated
+
+            selection = gated(selection, gate, bases, limits, accept_new)
         if spares and not dry_run:
             selection = with_spares(selection, spares, folders, accept_new)
         plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=new_seed())

@@ -113,6 +113,14 @@ def frameworks(ctx: typer.Context, last: str) -> Iterable[str]:
 
 
 @_quiet
+def suites(ctx: typer.Context, last: str) -> Iterable[str]:
+    """Return the names of the suites."""
+    from orchestrator.plan.suite_files import suites as found
+
+    return found([_project().root / "suites"])
+
+
+@_quiet
 def models(ctx: typer.Context, last: str) -> Iterable[str]:
     """Return the models of the frameworks on the command line, or of all."""
     return sorted({name for folder in _chosen(ctx) for name in _names_under("models", folder)})

@@ -19,10 +19,10 @@ from orchestrator.cli.job import ended_after, regain
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import progress
 from orchestrator.cli.signals import handled
-from orchestrator.controller.controller import PROGRESS_LOG, Controller
+from orchestrator.controller.controller import PROGRESS_LOG, Controller, Show
 from orchestrator.controller.events import Observer
 from orchestrator.controller.peer import Interrupt
-from orchestrator.errors import Faults, RunError, recorded_error
+from orchestrator.errors import Faults, OrchError, RunError, recorded_error
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.headroom import disk_room
 from orchestrator.plan import Limits
@@ -38,9 +38,11 @@ from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench
 
 if TYPE_CHECKING:
+    from orchestrator.inventory import Host
     from orchestrator.record import RunDir
+    from orchestrator.results import RunResult
 
-__all__ = ["conduct", "follow", "go_on"]
+__all__ = ["begun", "conduct", "follow", "go_on", "reopened", "run"]
 
 _LOOK_S = 0.2
 
@@ -60,27 +62,53 @@ def conduct(
 ) -> None:
     """Run a planned bench and print its table, or the result of a tune or bisect. Raise the error of the first failed run."""
     hosts = taken(plan.cells, selection.hosts)
+    root = selection.project.runs
+    controller = begun(
+        plan, borrowed, selection, hosts, limits, bases, root, accept_new=accept_new, keep_going=keep_going, search=search
+    )
+    _begin(controller, as_json=as_json, detach=detach)
+
+
+def begun(
+    plan: Bench,
+    borrowed: Sequence[RunDir],
+    selection: Selection,
+    hosts: Sequence[Host],
+    limits: Limits,
+    bases: Sequence[Path],
+    root: Path,
+    *,
+    accept_new: bool,
+    keep_going: bool = False,
+    search: TuneRecord | BisectRecord | None = None,
+) -> Controller:
+    """Return the controller of a planned bench on these hosts of a selection, whose folder it has made in ``root``."""
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
-    disk_room(selection.project.runs, len(plan.cells) * plan.schedule.most, len(hosts))
+    disk_room(root, len(plan.cells) * plan.schedule.most, len(hosts))
     chosen, notes, job = selection.devices, selection.notes, submission(selection.project, plan.bench_id)
     options = job.options if job else ()
     record = bench_record(
         plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, search, chosen, notes, options
     )
-    bench = BenchDir.create(selection.project.runs, record.as_dict())
+    bench = BenchDir.create(root, record.as_dict())
     cluster = selection.cluster(accept_new, hosts)
-    controller = Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv, keep_going=keep_going)
-    _begin(controller, as_json=as_json, detach=detach)
+    return Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv, keep_going=keep_going)
 
 
 def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool, keep_going: bool) -> None:
     """Finish a bench whose controller is gone, and print its table; errors are those that `conduct` would have raised."""
+    controller = reopened(bench, accept_new=accept_new, retry_failed=retry_failed, keep_going=keep_going)
+    _begin(controller, as_json=as_json, detach=detach)
+
+
+def reopened(bench: BenchDir, *, accept_new: bool, retry_failed: bool = False, keep_going: bool = False) -> Controller:
+    """Return a controller that finishes a bench whose own one is gone."""
     project = Project.here(os.environ)
     record = bench.record()
     if record.planned_with and holder(bench) is None:
         regain(project, record, list(record.planned_with.hosts))
-    controller = Controller.go_on(
+    return Controller.go_on(
         bench,
         project.runs,
         lambda hosts, redaction: Cluster(hosts, trust_of(project, redaction, accept_new), redaction),
@@ -88,7 +116,6 @@ def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, ret
         argv=sys.argv,
         keep_going=keep_going,
     )
-    _begin(controller, as_json=as_json, detach=detach)
 
 
 def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None:
@@ -126,23 +153,33 @@ def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None
 
 
 def _begin(controller: Controller, *, as_json: bool, detach: bool) -> None:
-    bench, project = controller.bench, Project.here(os.environ)
+    bench = controller.bench
     typer.echo(f"bench: {bench.path}", err=True)
+    if detach:
+        controller.detach(_show(bench))
+        follow(bench, as_json=as_json, until_begun=True)
+        return
+    errors, results = run(controller)
+    with suppress(OSError):  # a reader that has gone does not change how the bench ended
+        table(bench, results, as_json)
+    if errors:
+        raise Faults(errors) if len(errors) > 1 else errors[0]
+
+
+def run(controller: Controller) -> tuple[list[OrchError], list[RunResult]]:
+    """Run a bench to its end with progress and signals, without its table; return its errors and results."""
+    return controller.conduct(_show(controller.bench))
+
+
+def _show(bench: BenchDir) -> Show:
+    project = Project.here(os.environ)
 
     @contextmanager
     def show(interrupt: Interrupt, log: TextIO) -> Iterator[Observer]:
         with ended_after(project, bench.path.name), _signals(interrupt, bench), progress(log) as observe:
             yield observe
 
-    if detach:
-        controller.detach(show)
-        follow(bench, as_json=as_json, until_begun=True)
-        return
-    errors, results = controller.conduct(show)
-    with suppress(OSError):  # a reader that has gone does not change how the bench ended
-        table(bench, results, as_json)
-    if errors:
-        raise Faults(errors) if len(errors) > 1 else errors[0]
+    return show
 
 
 @contextmanager

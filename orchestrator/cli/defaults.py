@@ -21,7 +21,7 @@ _OF_RUNS = (
     "until_ci", "max_repeats", "order", "budget", "lease", "stop_grace", "first_line_timeout", "stall_timeout", "output_limit",
     "wait", "wait_limit", "keep_going", "strict",
 )  # fmt: skip
-_RUNNING = ("bench", "tune", "bisect", "resume")
+_RUNNING = ("accept", "bench", "tune", "bisect", "resume")
 _CHOICES = {"nodes": "nodes", "repeats": "repeats", "timeout": "timeout_s"}
 """Keys that a run file has too, which takes precedence over defaults, by its names."""
 

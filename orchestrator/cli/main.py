@@ -23,6 +23,8 @@ MODULES = {
     "bench": ("bench",),
     "tune": ("tune",),
     "bisect": ("bisect",),
+    "accept": ("accept",),
+    "nodes": ("nodes",),
     "resume": ("resume", "attach"),
     "running": ("status", "logs", "cancel"),
     "collect": ("collect",),

@@ -125,6 +125,7 @@ Telemetry = Annotated[
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold; --wait 30m: at most that long.")]
 WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Also start runs that would fail as an earlier one did.")]
+Sign = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign the seal with this key of ssh.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows the progress.")]
 
 

@@ -29,11 +29,16 @@ def resume(
     """Continue a bench whose controller died or was stopped.
 
     Takes over a run that is still running, repeats interrupted runs, and does the rest. Finished runs are not repeated. The
-    exit status is that of the whole bench.
+    exit status is that of the whole bench. An acceptance goes on with the stage that was under way.
     """
+    from orchestrator.cli.accept import go_on as accept_on
+    from orchestrator.cli.acceptances import unfinished
     from orchestrator.cli.controller import go_on
     from orchestrator.inventory import open_inventory
 
+    if acceptance := unfinished(bench):
+        accept_on(acceptance, accept_new=accept_new, retry_failed=retry_failed, as_json=as_json)
+        return
     directory = find_bench(bench)
     record = directory.record()
     if record.planned_with and not changed_secrets:

@@ -1,12 +1,12 @@
-"""Seal a bench into one file, and verify that an archive is unchanged.
+"""Seal a bench or an acceptance into one file, and verify that an archive is unchanged.
 
-    <bench id>/SHA256SUMS     the digest of every other file, as ``sha256sum --check`` reads them; its own SHA-256 is the seal
-    <bench id>/archive.json   the version of orch, and the tables that it computed
-    <bench id>/…              the files of the bench, except derived and temporary ones
+    <id>/SHA256SUMS     the digest of every other file, as ``sha256sum --check`` reads them; its own SHA-256 is the seal
+    <id>/archive.json   the version of orch, and what it computed: the tables of a bench, the certificate of an acceptance
+    <id>/…              the files of the bench or acceptance, except derived and temporary ones
 
 The file is a tar with exactly one possible encoding (`sealed_tar`). It is not compressed, because two libraries compress
-differently, and because an uncompressed file cannot be a decompression bomb. Unpacked by any program, it is a normal bench.
-"""
+differently, and because an uncompressed file cannot be a decompression bomb. Unpacked by any program, it is a normal bench or
+acceptance."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 from orchestrator import __version__
 from orchestrator.errors import ConfigError, DataError, RunError
 from orchestrator.files import failures
+from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir
 from orchestrator.record.ownership import holder
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.sealed_tar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end, size_of
@@ -38,16 +39,19 @@ SCHEMA = 1
 """Of archive.json. 1: first version."""
 SUMS, RECORD = "SHA256SUMS", "archive.json"
 _PASSING = {"owner.lock", "report.html", SUMS, RECORD}
+_OF_ACCEPTANCE = {SUMS, RECORD, *(f"{CERTIFICATE}.{kind}" for kind in ("json", "html", "tar", "tar.sig"))}
 _MAX_OWN_BYTES = 64 << 20
 _LINE = re.compile(r"([0-9a-f]{64})  ([!-~]+)\n")
 
-Tables = Callable[[BenchDir], Mapping[str, Any]]
-"""A function that computes the tables of a bench, as JSON values, only from its files."""
+Sealable = BenchDir | AcceptanceDir
+Tables = Callable[[Any], Mapping[str, Any]]
+"""A function that computes the tables of a bench, or the certificate of an acceptance, as JSON values, only from its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A sealed bench: its seal, number of files, the version of orch that sealed it, number of runs, and its tables."""
+    """A sealed bench or acceptance: its seal, number of files, the version of orch that sealed it, number of runs, and its
+    tables or certificate."""
 
     bench_id: str
     seal: str
@@ -57,8 +61,8 @@ class Archive:
     tables: Mapping[str, Any]
 
 
-def seal(bench: BenchDir, target: Path, tables: Tables) -> Archive:
-    """Write the archive of a bench as ``target``. The same bench gives the same bytes; nothing is overwritten.
+def seal(bench: Sealable, target: Path, tables: Tables) -> Archive:
+    """Write the archive of a bench or acceptance as ``target``. The same bench gives the same bytes; nothing is overwritten.
 
     Raises RunError (run_in_use) while a controller runs the bench, DataError for a file that does not belong to a bench, and
     ConfigError if ``target`` cannot be written.
@@ -70,7 +74,7 @@ def seal(bench: BenchDir, target: Path, tables: Tables) -> Archive:
     measured = {name: _measured(bench.path / name) for name in names}
     digests = {RECORD: hashlib.sha256(own).hexdigest()} | {name: digest for name, (_, digest) in measured.items()}
     sums = "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
-    root = _root(bench.record().bench_id, where)
+    root = _root(_id(bench), where)
     sizes = {SUMS: len(sums), RECORD: len(own)} | {name: size for name, (size, _) in measured.items()}
     with _appearing(target, size_of({f"{root}/{name}": size for name, size in sizes.items()})) as out:
         for name, data in ((SUMS, sums), (RECORD, own)):
@@ -88,16 +92,35 @@ def seal(bench: BenchDir, target: Path, tables: Tables) -> Archive:
     return _archive(bench, sums, record)
 
 
-def _sealable(bench: BenchDir, target: Path, where: str) -> list[str]:
+def _benches(folder: Sealable) -> list[BenchDir]:
+    """Return the bench, or those of the stages of an acceptance."""
+    if isinstance(folder, BenchDir):
+        return [folder]
+    return [folder.bench(attempt.bench_id) for attempt in folder.record().attempts]
+
+
+def _id(folder: Sealable) -> str:
+    return folder.record().bench_id if isinstance(folder, BenchDir) else folder.record().acceptance_id
+
+
+def _opened(path: Path) -> Sealable:
+    acceptance = AcceptanceDir(path)
+    return acceptance if acceptance.is_one else BenchDir.open(path)
+
+
+def _sealable(bench: Sealable, target: Path, where: str) -> list[str]:
     """Return the names of the files to seal. Raises if the bench is in use, incomplete, or contains ``target``."""
-    if who := holder(bench):
+    benches = _benches(bench)
+    if who := next(filter(None, map(holder, benches)), None):
         hint = "wait until it has finished, or stop it with orch cancel"
         raise RunError(f"a controller is running this bench: {who}", kind="run_in_use", where=where, hint=hint)
-    if target.resolve().is_relative_to(bench.path.resolve()):
+    is_own = isinstance(bench, AcceptanceDir) and target.resolve() == bench.path.resolve() / f"{CERTIFICATE}.tar"
+    if target.resolve().is_relative_to(bench.path.resolve()) and not is_own:
         raise ConfigError("expected a path outside the bench", kind="unsafe_path", where=str(target), hint="give --output")
     names = _files(bench.path, where)
-    for run in bench.runs():
-        if not any(name.startswith(f"{run.run_id}/") for name in names):
+    for run in (run for of_stage in benches for run in of_stage.runs()):
+        folder = str(run.path.relative_to(bench.path))
+        if not any(name.startswith(f"{folder}/") for name in names):
             raise _damaged(
                 str(run.path), "expected files of the run, found none", "orch resume repeats the run under a new name"
             )
@@ -157,21 +180,21 @@ def _verified(folder: Path, where: str, tables: Tables, quoted: str) -> Archive:
             raise _damaged(f"{where}: {name}", f"expected SHA-256 {digest} as sealed, found {actual}")
     record = _record(_own(folder / RECORD, where), f"{where}: {RECORD}")
     _compare(record, _recomputed(folder, where, tables), f"{where}: {RECORD}")
-    return _archive(BenchDir(folder), sums, record)
+    return _archive(_opened(folder.absolute()), sums, record)
 
 
-def _archive(bench: BenchDir, sums: bytes, record: Mapping[str, Any]) -> Archive:
-    content = bench.record()
+def _archive(bench: Sealable, sums: bytes, record: Mapping[str, Any]) -> Archive:
     digest = hashlib.sha256(sums).hexdigest()
-    return Archive(content.bench_id, digest, sums.count(b"\n"), record["orch"], len(content.runs), record["tables"])
+    runs = sum(len(of_stage.record().runs) for of_stage in _benches(bench))
+    return Archive(_id(bench), digest, sums.count(b"\n"), record["orch"], runs, record["tables"])
 
 
 def _files(root: Path, where: str) -> list[str]:
     """Return the names of the files of a bench in order. Raises DataError for an invalid name or an irregular file.
 
-    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, an earlier seal, and hidden files, which are
-    unfinished writes.
-    """
+    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, certificates, an earlier seal, and hidden files,
+    which are unfinished writes. The benches of an acceptance are one folder further down."""
+    depth = int(AcceptanceDir(root).is_one)
 
     def unreadable(error: OSError) -> None:
         raise _damaged(where, f"cannot be read: {error.filename}: {error.strerror}") from error
@@ -179,8 +202,10 @@ def _files(root: Path, where: str) -> list[str]:
     paths = []
     for folder, folders, names in os.walk(root, onerror=unreadable):
         inside = Path(folder).relative_to(root)
-        folders[:] = [name for name in folders if name[0] != "." and (len(inside.parts), name) != (1, "results")]
-        names = [name for name in names if name[0] != "." and not (folder == str(root) and name in _PASSING)]
+        at = len(inside.parts) - depth
+        folders[:] = [name for name in folders if name[0] != "." and (at, name) != (1, "results")]
+        passing = _PASSING if at == 0 else _OF_ACCEPTANCE if at < 0 else set()
+        names = [name for name in names if name[0] != "." and name not in passing]
         for name in (*folders, *names):
             check_name(name, f"{where}: {inside}")
             status = Path(folder, name).lstat()
@@ -229,7 +254,7 @@ def _record(data: bytes, where: str) -> Mapping[str, Any]:
 
 def _computed(folder: Path, tables: Tables) -> Any:
     """Return the tables without the path of the bench, because some causes of failure name their file."""
-    text = json.dumps(tables(BenchDir.open(folder.absolute())), allow_nan=False)
+    text = json.dumps(tables(_opened(folder.absolute())), allow_nan=False)
     return json.loads(text.replace(json.dumps(f"{folder.absolute()}/")[1:-1], ""))
 
 

@@ -57,6 +57,11 @@ class Project:
         return self.root / ".orch" / "deployed.json"
 
     @property
+    def nodes(self) -> Path:
+        """The file with what the project remembers of its nodes: good, suspect, out."""
+        return self.root / ".orch" / "nodes.json"
+
+    @property
     def history(self) -> Path:
         """The cache of results read from each bench; may be deleted."""
         return self.root / ".orch" / "history.json"

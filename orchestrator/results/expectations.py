@@ -19,7 +19,7 @@ from orchestrator.results.measured import metrics_of
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.run import RunResult
 
-__all__ = ["MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "check_planned", "errors_of", "judged", "notes_on"]
+__all__ = ["MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "check_planned", "errors_of", "judged", "notes_on", "values_at"]
 
 _SHOWN = 100
 _SHOWN_CONFIGURATIONS = 6
@@ -131,6 +131,11 @@ def _spec_values(spec: RunSpec | None) -> dict[str, str]:
     return {name: as_written(value) for name, value in values.items() if value is not None}
 
 
+def values_at(row: Row, run: RunResult) -> dict[str, str]:
+    """Return the values by which a bound names a row: fields, options and variables of its spec, and keys of its metric."""
+    return {**_spec_values(run.spec), **{name: as_written(part) for name, part in row.key.items()}}
+
+
 def judged(expectations: Sequence[Expectation], rows: Sequence[Row], runs: Sequence[RunResult]) -> tuple[Judgement, ...]:
     """Return a judgement of each expectation in each configuration and key that it applies to; one that applies to none is not
     met. ``runs`` are those of the rows. A configuration without any number is concerned by the bounds on all of its metrics."""
@@ -184,7 +189,7 @@ class _Candidate:
 
     def __init__(self, row: Row, run: RunResult) -> None:
         self.row = row
-        self.values = {**_spec_values(run.spec), **{name: as_written(part) for name, part in row.key.items()}}
+        self.values = values_at(row, run)
         self.metrics = tuple(metric.name for metric in run.metrics)
         self.planned_unit = run.planned_units.get(row.metric, row.unit)
 

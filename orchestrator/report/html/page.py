@@ -35,7 +35,7 @@ from orchestrator.results.account import BenchAccount, Placed
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.summary import Row, Summary
 
-__all__ = ["render"]
+__all__ = ["environment", "render"]
 
 _Job = tuple[Callable[..., str], tuple[Any, ...]]
 """A function of `charts` and its arguments."""
@@ -81,7 +81,7 @@ def render(
     series = tuple(_series(summary, turns, references))
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     return (
-        _environment()
+        environment()
         .from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8"))
         .render(
             css=css,
@@ -154,7 +154,8 @@ def _failed(turns: Iterable[Turn]) -> list[tuple[RunResult, list[str]]]:
     return list(by_cause.values())
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return the environment of the page's template: every value is escaped, and a missing one is an error."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )

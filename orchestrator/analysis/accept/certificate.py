@@ -1,0 +1,257 @@
+"""The certificate of an acceptance: verdicts of every node and of the cluster, computed from the files of the acceptance alone.
+
+The same files give the same certificate on any machine, so `orch verify` computes it again. What was not tested is part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator import yamlfile
+from orchestrator.analysis.accept.bars import against_earlier, against_others, against_references, confirmed, measured
+from orchestrator.analysis.accept.nodes import by_checks, by_links, by_runs
+from orchestrator.analysis.accept.units import CLUSTER, Group, groups_of
+from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
+from orchestrator.checks.facts import serials
+from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, references_of, suite_of
+from orchestrator.record import BenchDir
+from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord
+from orchestrator.results import RunResult
+from orchestrator.results.bench import notes_of, placed
+from orchestrator.results.expectations import MET, NOT_MET
+from orchestrator.results.planned import planned_runs
+from orchestrator.results.read import read_run
+from orchestrator.results.summary import Summary, of_bench
+
+__all__ = ["Certificate", "NodeVerdict", "StageRun", "certificate_of"]
+
+SCHEMA = 1
+"""Of certificate.json. 1: first version."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """The verdict of a node, and what it is: its address, and by name what identifies the machine and its devices."""
+
+    host: str
+    address: str
+    serials: Mapping[str, str]
+    verdict: str
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """A stage that was made: its bench, empty for checks, the configurations, its hosts, and how many runs have a number.
+    ``notes`` qualify its numbers, such as a drift during the bench or lowered clocks."""
+
+    name: str
+    title: str
+    bench_id: str
+    configurations: tuple[str, ...]
+    hosts: tuple[str, ...]
+    measured: int
+    planned: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The verdicts of one acceptance. ``verdict`` is that of the cluster; ``links`` holds the links that did not pass.
+    ``not_tested`` names stages and what else was left out, with the reasons. ``measured`` has the values that a later
+    acceptance is compared with."""
+
+    acceptance_id: str
+    created: str
+    orch: str
+    suite: str
+    title: str
+    device: str
+    earlier: str
+    verdict: str
+    nodes: tuple[NodeVerdict, ...]
+    links: tuple[Finding, ...]
+    cluster: tuple[Finding, ...]
+    stages: tuple[StageRun, ...]
+    judged: tuple[Judged, ...]
+    not_tested: Mapping[str, str]
+    notes: tuple[str, ...]
+    measured: Mapping[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of ``certificate.json``."""
+        judged = [{**asdict(bar), "verdict": bar.verdict} for bar in self.judged]
+        return {"schema": SCHEMA, **asdict(self), "judged": judged}
+
+    def of_verdict(self, verdict: str) -> list[str]:
+        """Return the hosts with a verdict."""
+        return [node.host for node in self.nodes if node.verdict == verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A stage with the last of its benches, read."""
+
+    stage: SuiteStage
+    bench: BenchDir
+    hosts: tuple[str, ...]
+    results: Sequence[RunResult]
+    summary: Summary
+
+
+def certificate_of(folder: AcceptanceDir) -> Certificate:
+    """Return the certificate of an acceptance, finished or not. Raises DataError for damaged files."""
+    record = folder.record()
+    suite = suite_of(yamlfile.loads(record.document, f"{folder.path.name}: suite"), record.suite, record.device)
+    references = [
+        figure
+        for number, text in enumerate(record.references)
+        for figure in references_of(yamlfile.loads(text, f"reference {number}"))
+    ]
+    facts, checks = folder.checks()
+    judged: list[Judged] = []
+    made: list[_Made] = []
+    stages: list[StageRun] = []
+    for stage in suite.stages:
+        if stage.name not in record.stages:
+            continue
+        if stage.checks:
+            if facts:
+                judged.append(by_checks(stage.name, checks, stage.checks, list(record.hosts)))
+                stages.append(StageRun(stage.name, stage.title, "", (), tuple(record.hosts), len(facts), len(record.hosts)))
+            continue
+        attempts = record.of_stage(stage.name)
+        benches = [folder.bench(attempt.bench_id) for attempt in attempts]
+        read = [placed(bench, [read_run(run) for run in bench.runs()]) for bench in benches]
+        blames = bool(read) and any(run.is_good for run in read[-1])
+        for attempt, bench, results in zip(attempts, benches, read, strict=True):
+            if not (stage.optional and not results):
+                judged.append(by_runs(stage.name, bench, results, attempt.hosts, blames=blames))
+            if attempt is attempts[-1]:
+                summary = of_bench(planned_runs(bench, results), notes_of(bench))
+                made.append(_Made(stage, bench, attempt.hosts, results, summary))
+                good = sum(run.is_good for run in results)
+                configurations = tuple(dict.fromkeys(f"{row.series} {row.shape}" for row in (*summary.rows, *summary.sheets)))
+                planned = len(bench.record().runs)
+                notes = tuple(dict.fromkeys([*summary.notes, *(note for row in summary.rows for note in row.qualifications)]))
+                run = StageRun(stage.name, stage.title, attempt.bench_id, configurations, attempt.hosts, good, planned, notes)
+                stages.append(run)
+    values, of_bars, not_compared = _bars(made, references, record)
+    judged += of_bars
+    not_tested = {**_not_tested(record, suite, made, bool(facts)), **not_compared}
+    findings = [finding for bar in judged for finding in bar.findings]
+    nodes = _nodes(record, facts, judged, findings)
+    verdict = worst([*(finding.verdict for finding in findings), *(node.verdict for node in nodes)])
+    if verdict == PASS and (not made or set(record.stages) - set(record.over)):
+        verdict = UNDECIDED
+    return Certificate(
+        record.acceptance_id,
+        record.created,
+        record.orch,
+        record.suite,
+        suite.title,
+        record.device,
+        str(record.earlier.get("id", "")),
+        verdict,
+        nodes,
+        tuple(finding for finding in findings if finding.kind == "link"),
+        tuple(finding for finding in findings if finding.kind == "cluster"),
+        tuple(stages),
+        tuple(sorted(judged, key=lambda bar: record.stages.index(bar.stage))),
+        not_tested,
+        record.notes,
+        values,
+    )
+
+
+def _bars(
+    made: Sequence[_Made], references: Sequence[Reference], record: AcceptanceRecord
+) -> tuple[dict[str, Any], list[Judged], dict[str, str]]:
+    """Return the values that bars are about, the judgement of each bar, and why nodes could not be compared by others."""
+    groups: list[tuple[SuiteStage, Bar, Group]] = []
+    judged: list[Judged | None] = []
+    for of_stage in made:
+        for bar in of_stage.stage.bars:
+            about = groups_of(of_stage.bench, of_stage.summary, of_stage.results, bar)
+            groups += [(of_stage.stage, bar, group) for group in about]
+            if not about:
+                judged.append(_without_value(of_stage, bar))
+    # All comparisons of one kind together are one family, of which 1 % is the chance of any false accusation.
+    family = sum(len(group.units) for _, bar, group in groups if bar.peers)
+    every = sum(len(group.units) for _, _, group in groups)
+    not_compared: dict[str, str] = {}
+    for stage, bar, group in groups:
+        if bar.peers:
+            by_peers = against_others(stage.name, group, bar.peers, family, record.device == "cpu")
+            judged.append(by_peers)
+            if by_peers is None:
+                units = f"{len(group.units)} nodes or devices, {len(group.units[0].values)} repeats"
+                not_compared[f"{stage.name}, {group.title} against peers"] = f"{units}: three and two are needed"
+        judged += against_references(stage.name, group, references, every)
+        if bar.earlier:
+            judged.append(against_earlier(stage.name, group, bar.earlier, record.earlier, every))
+    for of_stage in made:
+        judged += [by_links(of_stage.stage.name, of_stage.results, record.device == "cpu"), *_expected(of_stage)]
+    values = dict(measured(stage.name, group) for stage, _, group in groups)
+    return values, confirmed([bar for bar in judged if bar]), not_compared
+
+
+def _without_value(made: _Made, bar: Bar) -> Judged:
+    """Return the judgement of a bar that no value is about: a misspelt metric must not pass, nor a stage without a good run."""
+    words = " ".join([bar.metric, *(f"{name}={value}" for name, value in bar.at.items())])
+    known = ", ".join(dict.fromkeys(row.metric for row in made.summary.rows if row.n)) or "none"
+    text = f"no run has a value of {words}; metrics with values: {known}"
+    finding = Finding("cluster", CLUSTER, made.hosts, UNDECIDED, text, "a run with this value; is the bar of the suite right?")
+    return Judged(made.stage.name, "values", f"{words} is measured", "no value", "the suite", (), (finding,))
+
+
+def _expected(made: _Made) -> list[Judged]:
+    """Return the bounds that the choices of a stage have under ``expect``."""
+    bars = []
+    for judgement in made.summary.expected:
+        findings: tuple[Finding, ...] = ()
+        if judgement.verdict != MET:
+            verdict = FAIL if judgement.verdict == NOT_MET else UNDECIDED
+            decides = "" if verdict == FAIL else "more repeats of this stage"
+            text = f"expected {judgement.expected}, got {judgement.got}"
+            findings = (Finding("cluster", CLUSTER, made.hosts, verdict, text, decides),)
+        bars.append(Judged(made.stage.name, "expected", judgement.expected, judgement.got, "the suite", made.hosts, findings))
+    return bars
+
+
+def _not_tested(record: AcceptanceRecord, suite: Suite, made: Sequence[_Made], checked: bool) -> dict[str, str]:
+    """Return what was left out, with the reasons: stages, hosts of a stage, and comparisons that were not possible."""
+    not_tested = dict(record.left_out)
+    names = {of_stage.stage.name: of_stage for of_stage in made}
+    for stage in suite.stages:
+        if stage.name not in record.stages:
+            continue
+        if reason := record.over.get(stage.name):
+            not_tested[stage.name] = reason
+        elif stage.name not in record.over:
+            not_tested[stage.name] = "not reached yet"
+        elif stage.name in names and (absent := sorted(set(record.hosts) - set(names[stage.name].hosts))):
+            not_tested[f"{stage.name} on {', '.join(absent)}"] = "left out after a failure before"
+    for of_stage in made:
+        is_pairs = any(run.measure.name == "pairs" for run in of_stage.results)
+        if is_pairs and len(of_stage.hosts) < 3:
+            not_tested[f"{of_stage.stage.name}, which link is slower"] = "two nodes are the only pair"
+    if not checked and "checks" not in not_tested:
+        not_tested["checks"] = "no facts were captured"
+    return not_tested
+
+
+def _nodes(
+    record: AcceptanceRecord, facts: Mapping[str, Any], judged: Sequence[Judged], findings: Sequence[Finding]
+) -> tuple[NodeVerdict, ...]:
+    """Return the verdict of every node: the worst of what names it, pass if a bar was about it, open if none was."""
+    nodes = []
+    for host, address in record.hosts.items():
+        own = [finding for finding in findings if finding.kind == "node" and host in finding.hosts]
+        was_tested = any(host in bar.hosts for bar in judged if bar.kind not in ("checks", "runs"))
+        verdict = worst(finding.verdict for finding in own) if own or was_tested else UNDECIDED
+        why = tuple(dict.fromkeys(f"{finding.text}" for finding in own)) or (() if was_tested else ("no bar was about it",))
+        nodes.append(NodeVerdict(host, address, serials(facts.get(host, {})), verdict, why))
+    return tuple(nodes)

@@ -1,0 +1,108 @@
+"""What needs no number: the checks of every node, the links between them, and runs that failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.analysis.accept.units import CLUSTER
+from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
+from orchestrator.errors import DataError
+from orchestrator.inventory import fold
+from orchestrator.record import BenchDir
+from orchestrator.record.refused import errors_before_runs
+from orchestrator.results import RunResult
+from orchestrator.results.links.pair_verdicts import pair_verdicts
+
+__all__ = ["by_checks", "by_links", "by_runs"]
+
+_ABOUT_THE_NODE = {
+    "alike", "ecc", "xid", "modes", "pcie", "links", "infiniband", "gdr", "interface", "route", "hostname", "cuda", "shm",
+    "limits",
+}  # fmt: skip
+"""Checks whose warnings are about what a node is. Those of others, such as its load, pass."""
+_WORTH, _WORTH_ON_CPU = 2.0, 10.0
+"""A measurement of links that could not have named a node this many times slower decides nothing."""
+
+
+def by_checks(stage: str, checks: Sequence[Mapping[str, str]], names: Sequence[str], hosts: Sequence[str]) -> Judged:
+    """Judge each node by its checks: those named, or ``all``. A failed check fails; a warning about the node leaves it open."""
+    chosen = [check for check in checks if "all" in names or check["name"] in names]
+    findings = []
+    for check in chosen:
+        is_open = check["verdict"] == "warning" and check["name"] in _ABOUT_THE_NODE
+        if check["verdict"] == "failed" or is_open:
+            text = f"{check['name']}: expected {check['expected']}, found {check['found']}"
+            decides = f"{check['hint']}; or state under expect: in the inventory what is right" if is_open else ""
+            findings.append(Finding("node", check["host"], (check["host"],), UNDECIDED if is_open else FAIL, text, decides))
+    rest = sorted({check["name"] for check in chosen if check["verdict"] == "warning"} - _ABOUT_THE_NODE)
+    got = f"{len(chosen)} checks of {len(hosts)} nodes" + (f"; warnings of {', '.join(rest)} are not judged" if rest else "")
+    return Judged(stage, "checks", "no check fails, and no node differs from most", got, "docs/preflight.md", tuple(hosts),
+                  tuple(findings))  # fmt: skip
+
+
+def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Judged | None:
+    """Judge nodes and links by the times of all pairs; None if no run measured pairs, or two nodes are the only pair."""
+    known = pair_verdicts(results)
+    if known is None or len(known[1]) < 3:
+        return None
+    result, names = known
+    runs = tuple(run.run_id for run in results if run.is_good)
+    findings = []
+    for score in result.nodes:
+        if score.named:
+            reach = f"95 %: {score.interval.low:.1f} to {score.interval.high:.1f}"
+            text = f"network: {score.slower:.1f}x slower to {score.slow_to} of {score.partners} partners ({reach})"
+            findings.append(Finding("node", names[score.node], (names[score.node],), FAIL, text, "", runs))
+    for link in result.links:
+        if link.named:
+            ends = tuple(names[node] for node in link.pair)
+            reach = f"95 %: {link.interval.low:.1f} to {link.interval.high:.1f}"
+            text = f"{link.slower:.1f}x slower than its nodes explain ({reach})"
+            findings.append(Finding("link", f"{ends[0]} to {ends[1]}", ends, FAIL, text, "", runs))
+    if result.boundary:
+        groups = " and ".join(fold(names[node] for node in group) for group in result.boundary.groups)
+        text = f"between {groups}: {result.boundary.slower:.1f}x slower than within them, as across two switches"
+        findings.append(Finding("cluster", CLUSTER, tuple(names.values()), FAIL, text, "", runs))
+    seen = (f"{math.ceil(round(10 * times, 6)) / 10:.1f}x" for times in (result.seen_node, result.seen_link))
+    got = "{} links; a node {} slower, or a link {}, would have been named".format(len(result.links), *seen)
+    if result.seen_node > (_WORTH_ON_CPU if on_cpu else _WORTH) and not findings:
+        text = f"network: the noise of {result.sweeps} sweeps hides a node that is less than {result.seen_node:.1f}x slower"
+        decides = "more steps of pairs, on otherwise idle nodes"
+        findings.append(Finding("cluster", CLUSTER, tuple(names.values()), UNDECIDED, text, decides, runs))
+    return Judged(stage, "links", "no node and no link is slower than the others by more than 10 %", got, "docs/pairs.md",
+                  tuple(names.values()), tuple(findings))  # fmt: skip
+
+
+def by_runs(stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Sequence[str], *, blames: bool) -> Judged:
+    """Judge a bench by whether its runs came to their end. A node that a refusal names is to blame, and one that a failed run
+    names if the stage succeeded in the end (``blames``): a program that fails everywhere names any node."""
+    findings = []
+    for error in errors_before_runs(bench):
+        if error.kind != "interrupted":
+            refused = _failure(error.host, f"refused before its first run: {error.message}", ())
+            is_open = error.kind == "node_busy"  # whoever holds it, it is not the node's fault
+            findings.append(replace(refused, verdict=UNDECIDED, decides="wait until it is free") if is_open else refused)
+    for run in results:
+        if run.has_failed:
+            failure = run.error
+            words = f"run failed: {failure.message if failure else 'no number'}"
+            words += f": {failure.cause}" if failure and failure.cause else ""
+            host = failure.host if failure else ""
+            is_to_blame = blames and not isinstance(failure, DataError)
+            findings.append(
+                _failure(host if is_to_blame else "", words if is_to_blame or not host else f"{host}: {words}", (run.run_id,))
+            )
+    good = sum(run.is_good for run in results)
+    planned = len(bench.record().runs)
+    if good < planned and not findings:
+        text = f"{planned - good} of {planned} runs were not made"
+        findings.append(Finding("cluster", CLUSTER, tuple(hosts), UNDECIDED, text, f"orch resume {bench.path.parent.name}"))
+    return Judged(stage, "runs", "every run comes to its end with a number", f"{good} of {planned} runs have a number",
+                  "docs/reliability.md", tuple(hosts), tuple(findings))  # fmt: skip
+
+
+def _failure(host: str, text: str, runs: tuple[str, ...]) -> Finding:
+    kind = "node" if host else "cluster"
+    return Finding(kind, host or CLUSTER, (host,) if host else (), FAIL, text, "", runs)

@@ -1,0 +1,110 @@
+"""The values that a bar is about, by node or device: from the rows of a bench, where a metric keeps nodes or ranks apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.plan.spec import as_written
+from orchestrator.plan.suite import Bar
+from orchestrator.record import BenchDir
+from orchestrator.record.manifest import Manifest, read_manifest
+from orchestrator.results import RunResult
+from orchestrator.results.entries import Row
+from orchestrator.results.expectations import values_at
+from orchestrator.results.summary import Summary
+
+__all__ = ["CLUSTER", "Group", "Unit", "groups_of"]
+
+CLUSTER = "cluster"
+"""The name of the only unit of a metric that is about all nodes together."""
+_APART = ("rank", "node")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A node or device, or all nodes together, and its values over the repeats. ``device`` is the name of what computed, empty
+    if nodes have several kinds."""
+
+    name: str
+    hosts: tuple[str, ...]
+    values: tuple[float, ...]
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The units of one metric at one place, such as the matrices of one size in one type. ``at`` has the values that name the
+    place; ``spec`` identifies what was run, so that another acceptance can be compared. ``runs`` are the ids of the good
+    runs."""
+
+    framework: str
+    model: str
+    metric: str
+    unit: str
+    lower_is_better: bool
+    at: Mapping[str, str]
+    key: Mapping[str, str]
+    shape: str
+    spec: Mapping[str, Any]
+    units: tuple[Unit, ...]
+    runs: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Framework, metric and place in words."""
+        place = " ".join(f"{name}={value}" for name, value in self.key.items())
+        return " ".join(filter(None, (self.framework, self.model if self.model != self.framework else "", self.metric, place)))
+
+
+def groups_of(bench: BenchDir, summary: Summary, results: Sequence[RunResult], bar: Bar) -> list[Group]:
+    """Return the groups of units that a bar is about; none if no run has a number of its metric."""
+    by_id = {run.run_id: run for run in results}
+    rows: dict[str, list[Row]] = {}
+    for row in summary.rows:
+        if row.metric == bar.metric and row.n and row.value is not None:
+            values = values_at(row, by_id[row.run_ids[0]])
+            if all(values.get(name) == value for name, value in bar.at.items()):
+                place = {name: value for name, value in values.items() if name not in _APART}
+                rows.setdefault(repr((row.simulated, sorted(place.items()))), []).append(row)
+    return [_group(bench, of_place, by_id) for of_place in rows.values()]
+
+
+def _group(bench: BenchDir, rows: Sequence[Row], by_id: Mapping[str, RunResult]) -> Group:
+    first = rows[0]
+    run = by_id[first.repeats[0].run_id]
+    manifest = read_manifest(bench.run(run.run_id))
+    devices = run.observed.get("devices") or ()
+    device = str(devices[0].get("name", "")) if isinstance(devices, list) and len(devices) == 1 else ""
+    units = []
+    for row in rows:
+        name, hosts = _named(row.key, manifest)
+        units.append(Unit(name, hosts, tuple(repeat.value for repeat in row.repeats), device))
+    key = {name: as_written(value) for name, value in first.key.items() if name not in _APART}
+    return Group(
+        first.framework,
+        first.model,
+        first.metric,
+        first.unit,
+        first.better == "lower",
+        {name: value for name, value in values_at(first, run).items() if name not in _APART},
+        key,
+        first.shape,
+        manifest.spec.as_dict(),
+        tuple(units),
+        tuple(repeat.run_id for repeat in first.repeats),
+    )
+
+
+def _named(key: Mapping[str, Any], manifest: Manifest) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the node or device that a row is about, and its hosts."""
+    if "node" in key:
+        return str(key["node"]), (str(key["node"]),)
+    if "rank" not in key:
+        return CLUSTER, tuple(manifest.hosts)
+    for slot in manifest.slots:
+        if key["rank"] in slot.ranks:
+            local = f" device {int(key['rank']) - slot.ranks.start}" if len(slot.ranks) > 1 else ""
+            return f"{slot.host}{local}", (slot.host,)
+    return f"rank {key['rank']}", ()

@@ -1,0 +1,242 @@
+"""An acceptance carried out: stage after stage on the hosts that are still in it, and its certificate."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from orchestrator.analysis.accept import Certificate, certificate_of
+from orchestrator.checks import Check, same_machine
+from orchestrator.checks.check import failed
+from orchestrator.checks.judge import among, judge
+from orchestrator.cli.controller import begun, reopened, run
+from orchestrator.cli.options import Selection, new_bench_id, new_seed, open_frameworks
+from orchestrator.controller.busy import is_busy
+from orchestrator.errors import ConfigError, DataError, Faults, Interrupted, OrchError
+from orchestrator.files import write_atomic
+from orchestrator.inventory import Host
+from orchestrator.nodes.preflight import capture
+from orchestrator.plan import Limits
+from orchestrator.plan.bench import Bench
+from orchestrator.plan.folders import framework_for
+from orchestrator.plan.placement import taken
+from orchestrator.plan.request import planned, request_of
+from orchestrator.plan.suite import Suite, SuiteStage, choices_of
+from orchestrator.plan.words import shortest
+from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, Attempt, acceptances, earlier_values
+from orchestrator.report.html.certificate import render
+from orchestrator.report.text import one_line
+from orchestrator.yamlfile import Document
+
+__all__ = ["Acceptance", "bench_of", "certify", "earlier_of"]
+
+_LATE = 1.1
+"""A stage that would end later than this many times the budget is left out."""
+
+
+def _ranks_of(hosts: Sequence[Host]) -> int:
+    """Return how many ranks fit on each of these hosts."""
+    return min((host.capacity or 1 for host in hosts), default=1)
+
+
+def bench_of(stage: SuiteStage, document: Document, hosts: Sequence[Host], bases: Sequence[Path]) -> Bench:
+    """Return the bench of a stage on these hosts. Raises ConfigError if that is not possible there."""
+    if len(hosts) < stage.least_nodes:
+        raise ConfigError(f"needs {stage.least_nodes} nodes, {len(hosts)} are left")
+    if (ranks := _ranks_of(hosts)) < stage.least_ranks:
+        raise ConfigError(f"needs {stage.least_ranks} ranks on each node, the smallest has {ranks}")
+    choices = choices_of(document, stage, len(hosts), ranks)
+    request = request_of(
+        stage.bench,
+        framework=stage.framework,
+        run_file=choices if choices.value else None,
+        baseline=False,
+        label="" if "label" in choices.value else stage.name,
+    )
+    folders = open_frameworks(request.framework_names(lambda: framework_for(stage.bench, bases)), bases)
+    return planned(request, folders, hosts, bench_id=new_bench_id(), seed=new_seed())
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """One acceptance that this process carries out."""
+
+    folder: AcceptanceDir
+    selection: Selection
+    document: Document
+    suite: Suite
+    bases: Sequence[Path]
+    limits: Limits
+    accept_new: bool = False
+    retry_failed: bool = False
+    began_s: float = 0.0
+
+    def carry_out(self) -> None:
+        """Make every stage that is not over. Raises Interrupted after a signal, and errors that no stage can go on after."""
+        record = self.folder.record()
+        self.began_s = time.monotonic()
+        by_name = {stage.name: stage for stage in self.suite.stages}
+        for number, name in enumerate(record.stages, start=1):
+            if name in self.folder.record().over:
+                continue
+            stage = by_name[name]
+            _say(f"stage {number} of {len(record.stages)}, {name}: {stage.title}")
+            reason = self._why_not(stage)
+            if not reason:
+                reason = self._checks(stage) if stage.checks else self._bench(stage)
+            if reason:
+                _say(f"{name} is not tested: {reason}")
+            self._over(name, reason)
+
+    def _over(self, name: str, reason: str) -> None:
+        self.folder.change(lambda now: replace(now, over={**now.over, name: reason}))
+
+    def _note(self, attempt: Attempt) -> None:
+        self.folder.change(lambda now: replace(now, attempts=(*_kept(now.attempts, self.folder), attempt)))
+
+    def hosts(self) -> list[Host]:
+        """Return the hosts that are still in."""
+        out = self.folder.record().out
+        return [host for host in self.selection.hosts if host.name not in out]
+
+    def _why_not(self, stage: SuiteStage) -> str:
+        """Return why a stage cannot be made now; empty if it can."""
+        record = self.folder.record()
+        if missing := [name for name in stage.needs if record.over.get(name)]:
+            return f"needs {missing[0]}, which has no result"
+        if stage.checks or record.of_stage(stage.name):
+            return ""
+        try:
+            plan = bench_of(stage, self.document, self.hosts(), self.bases)
+        except ConfigError as error:
+            return str(error)
+        estimate_s = stage.estimate_s(len(plan.planned()), len(self.hosts()))
+        spent_s = time.monotonic() - self.began_s
+        if record.budget_s is not None and spent_s + estimate_s > _LATE * record.budget_s:
+            return f"takes about {shortest(round(estimate_s))}, the budget is spent"
+        return ""
+
+    def _leave_out(self, reasons: Mapping[str, str]) -> None:
+        for host, reason in reasons.items():
+            _say(f"{host} is left out of what follows: {reason}")
+        self.folder.change(lambda now: replace(now, out={**now.out, **reasons}))
+
+    # -- checks
+
+    def _checks(self, stage: SuiteStage) -> str:
+        (folder,) = open_frameworks([stage.framework], self.bases)
+        with self.selection.cluster(self.accept_new) as cluster:
+            unreachable: Mapping[str, OrchError] = cluster.open_what_answers()
+            facts, silent = capture(cluster, folder.framework, names=list(cluster.nodes))
+        if twice := same_machine(facts):
+            raise Faults(twice)
+        checks: list[Check] = []
+        for host in self.selection.hosts:
+            if host.name in facts:
+                checks += judge(host, facts[host.name], folder.framework, None)
+        checks += among(facts)
+        for name, error in {**unreachable, **silent}.items():
+            checks.append(failed(name, "reach", error.message, "an answer", error.hint))
+        plain = [{key: getattr(check, key) for key in check.__slots__} for check in checks]
+        self.folder.write_checks(json.loads(json.dumps(facts, default=str)), plain)
+        reasons: dict[str, str] = {}
+        for check in checks:
+            if check.verdict == "failed":
+                reasons.setdefault(check.host, f"{check.name}: expected {check.expected}, found {check.found}")
+        if len(reasons) == len(self.selection.hosts) and not facts:
+            raise Faults([*unreachable.values(), *silent.values()])
+        self._leave_out(reasons)
+        return ""
+
+    # -- benches
+
+    def _bench(self, stage: SuiteStage) -> str:
+        """Run a stage; without nodes that are unfit for it, and once more without those that a failed run names.
+
+        Only if it then succeeds are they left out of what follows: a program that fails everywhere names one node after
+        another."""
+        hosts, accused = self.hosts(), dict[str, str]()
+        attempts = self.folder.record().of_stage(stage.name)
+        going_on = attempts[-1] if attempts else None
+        while True:
+            if going_on and (self.folder.path / going_on.bench_id / "bench.json").exists():
+                bench = self.folder.bench(going_on.bench_id)
+                controller = reopened(bench, accept_new=self.accept_new, retry_failed=self.retry_failed)
+            else:
+                try:
+                    plan = bench_of(stage, self.document, hosts, self.bases)
+                except ConfigError as error:
+                    return str(error) if not going_on else ""
+                self._note(Attempt(stage.name, plan.bench_id, tuple(host.name for host in hosts)))
+                controller = begun(
+                    plan,
+                    [],
+                    self.selection,
+                    taken(plan.cells, hosts),
+                    self.limits,
+                    self.bases,
+                    self.folder.path,
+                    accept_new=self.accept_new,
+                )
+            going_on = None
+            errors, results = run(controller)
+            if stopped := next((error for error in errors if isinstance(error, Interrupted)), None):
+                stopped.hint = f"to continue: orch resume {shlex.quote(self.folder.path.name)}"
+                raise stopped
+            if any(is_busy(error) for error in errors):
+                raise Faults(errors)
+            has_good = any(result.is_good for result in results)
+            if accused and has_good:
+                self._leave_out(accused)
+            blamed = {error.host: error.message for error in errors if error.host and not isinstance(error, DataError)}
+            left = [host for host in hosts if host.name not in blamed]
+            if not results and not stage.optional:
+                self._leave_out(blamed)
+            if not blamed or accused or len(left) < stage.least_nodes or len(left) == len(hosts) or not left:
+                return "" if has_good else _words(errors)
+            hosts, accused = left, {} if not results or stage.optional else blamed
+
+
+def _kept(attempts: Sequence[Attempt], folder: AcceptanceDir) -> list[Attempt]:
+    """Return the attempts whose bench exists: one may have been noted by a process that was killed before it made the
+    folder."""
+    return [attempt for attempt in attempts if (folder.path / attempt.bench_id / "bench.json").exists()]
+
+
+def _words(errors: Sequence[OrchError]) -> str:
+    texts = list(dict.fromkeys(f"{error.host}: {error.message}" if error.host else error.message for error in errors))
+    return "; ".join(texts[:3]) + (f" (and {len(texts) - 3} more)" if len(texts) > 3 else "") or "nothing was measured"
+
+
+def earlier_of(runs: Path, suite: str, hosts: Sequence[Host]) -> dict[str, Any]:
+    """Return id and values of the last acceptance of these hosts with this suite that passed; nothing without one."""
+    wanted = {host.name: host.address for host in hosts}
+    for folder in acceptances(runs):
+        try:
+            content = json.loads((folder.path / f"{CERTIFICATE}.json").read_text(encoding="utf-8"))
+            known = {node["host"]: node["address"] for node in content["nodes"]}
+            if content["verdict"] == "pass" and content["suite"] == suite and known == wanted:
+                return dict(earlier_values({"id": content["acceptance_id"], "measured": content["measured"]}))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # it has no certificate, or none of this version
+    return {}
+
+
+def certify(folder: AcceptanceDir) -> Certificate:
+    """Write the certificate of an acceptance, as JSON and as a page, and return it."""
+    certificate = certificate_of(folder)
+    text = json.dumps(certificate.as_dict(), indent=1, allow_nan=False) + "\n"
+    write_atomic(folder.path / f"{CERTIFICATE}.json", text.encode())
+    write_atomic(folder.path / f"{CERTIFICATE}.html", render(certificate).encode())
+    return certificate
+
+
+def _say(text: str) -> None:
+    typer.echo(f"accept: {one_line(text)}", err=True)

@@ -1,0 +1,59 @@
+"""`orch nodes`: what the project remembers of its nodes, and how a person changes that."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli import complete
+from orchestrator.cli.options import Json, print_json, select
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("nodes")(nodes)
+
+
+def nodes(
+    hosts: Annotated[
+        str, typer.Argument(metavar="[HOSTS]", autocompletion=complete.hosts, help="Hosts to change, such as gpu[01-04].")
+    ] = "",
+    out: Annotated[bool, typer.Option("--out", help="Leave these hosts out of every bench until --good.")] = False,
+    good: Annotated[bool, typer.Option("--good", help="Take these hosts back.")] = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; shown wherever the host is left out.")] = "",
+    as_json: Json = False,
+) -> None:
+    """List the state of every node that the project remembers: good, suspect or out, why, and since when.
+
+    `orch accept` makes nodes suspect that fail, and good when they pass. Suspect nodes and those that are out are left out of
+    `bench` and `accept`.
+    """
+    from dataclasses import asdict
+
+    from orchestrator.errors import ConfigError
+    from orchestrator.record import Project
+    from orchestrator.record.node_states import GOOD, OUT, NodeState, node_states, now, store
+    from orchestrator.report.text import one_line
+
+    if (out or good) != bool(hosts) or (out and good):
+        raise ConfigError("expected hosts together with --out or --good", where="orch nodes", hint="without any, it lists all")
+    if reason and not (out or good):
+        raise ConfigError("expected --out or --good together with --reason", where="--reason")
+    project = Project.here(os.environ)
+    known = node_states(project.nodes)
+    if hosts:
+        said = reason or ("taken out" if out else "taken back")
+        changed = {host.name: NodeState(OUT if out else GOOD, host.address, said, "", now()) for host in select(hosts).hosts}
+        known |= changed
+        store(project.nodes, known)
+    if as_json:
+        print_json({host: asdict(state) for host, state in known.items()})
+        return
+    width = max(map(len, known), default=0)
+    for host, state in sorted(known.items()):
+        evidence = f" ({state.evidence})" if state.evidence else ""
+        typer.echo(one_line(f"{host:<{width}}  {state.state:<7}  since {state.since}  {state.reason}{evidence}"))
+    if not known:
+        typer.echo("no node is known yet: orch accept quick", err=True)

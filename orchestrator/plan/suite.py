@@ -1,0 +1,299 @@
+"""An acceptance suite as data: its stages in order, what each measures, its bars, its estimated time, and what depends on it.
+
+A stage inspects the nodes (``checks``) or is a bench, whose choices are written as in a run file
+(`orchestrator.plan.run_file`). The values ``$ranks`` and ``$nodes`` in them stand for the ranks per node and the number of
+nodes. `references_of` reads the figures that a type of device is known to reach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import ConfigError, Faults
+from orchestrator.inventory import nearest
+from orchestrator.plan.run_file import run_file_of
+from orchestrator.plan.words import seconds, share, shortest
+
+if TYPE_CHECKING:
+    from orchestrator.yamlfile import Document
+
+__all__ = ["Bar", "Reference", "Suite", "SuiteStage", "choices_of", "fitted", "references_of", "suite_of"]
+
+_OF_STAGE = {
+    "name", "title", "checks", "bench", "framework", "choices", "run", "per_node", "needs", "least", "optional", "bars", "cpu",
+}  # fmt: skip
+_ON_CPU = {"bench", "framework", "choices", "run", "per_node", "bars"}
+_OF_BAR = {"metric", "at", "peers", "earlier"}
+_OF_FIGURE = {"framework", "model", "metric", "at", "value", "tolerance", "source"}
+_Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What the values of one metric are judged by, where ``at`` holds: ``peers`` and ``earlier`` are the shares by which a node
+    or device may be worse than its peers, and than itself in the last accepted run; None: not compared."""
+
+    metric: str
+    at: Mapping[str, str]
+    peers: float | None
+    earlier: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteStage:
+    """One stage. ``checks`` is ``all``, or names of checks, for a stage that inspects; otherwise ``bench`` is the model that is
+    measured and ``path`` the keys of its choices in the suite. A run takes about ``run_s`` seconds and ``per_node_s`` more for
+    each node. ``needs`` names stages without whose result this one is pointless. It needs ``least_nodes`` nodes of
+    ``least_ranks`` ranks. ``optional``: a node that lacks the program is not tested, and not refused."""
+
+    name: str
+    title: str
+    checks: tuple[str, ...]
+    bench: str
+    framework: str
+    path: _Path
+    run_s: float
+    per_node_s: float
+    needs: tuple[str, ...]
+    least_nodes: int
+    least_ranks: int
+    optional: bool
+    bars: tuple[Bar, ...]
+
+    def estimate_s(self, runs: int, nodes: int) -> float:
+        """Return the seconds that so many runs on so many nodes take."""
+        return runs * (self.run_s + self.per_node_s * nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A suite for one type of device, ``cuda`` or ``cpu``."""
+
+    name: str
+    title: str
+    stages: tuple[SuiteStage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A figure that devices of a type (a pattern of their name) reach: the value of a metric where ``at`` holds, in its unit,
+    the share by which it may be missed, and the source."""
+
+    device: str
+    framework: str
+    model: str
+    metric: str
+    at: Mapping[str, str]
+    value: float
+    tolerance: float
+    source: str
+
+
+def suite_of(document: Document, name: str, device: str) -> Suite:
+    """Return the suite in a document for a type of device. Raises ConfigError, or Faults with all of them, with file and
+    line."""
+    reader = _Reader(document)
+    content = reader.mapping(document.value, (), {"title", "stages"})
+    entries = content.get("stages")
+    stages = []
+    if not isinstance(entries, list) or not entries:
+        reader.fault(("stages",), f"expected a list of stages, got {entries!r}")
+    else:
+        stages = [reader.stage(entry, ("stages", index), device) for index, entry in enumerate(entries)]
+    seen: list[str] = []
+    for index, stage in enumerate(stages):
+        if stage.name in seen:
+            reader.fault(("stages", index, "name"), f"expected a name of its own, got {stage.name} again")
+        for needed in stage.needs:
+            if needed not in seen:
+                hint = f"the stages before it: {', '.join(seen) or 'none'}{nearest(needed, seen)}"
+                reader.fault(("stages", index, "needs"), f"expected stages that come before it, got {needed}", hint)
+        seen.append(stage.name)
+    reader.raise_faults()
+    return Suite(name, str(content.get("title", name)), tuple(stages))
+
+
+def choices_of(document: Document, stage: SuiteStage, nodes: int, ranks: int) -> Document:
+    """Return the choices of a stage as a run file of their own, with ``$nodes`` and ``$ranks`` replaced by numbers."""
+    value: Any = document.value if stage.path else {}
+    for key in stage.path:
+        value = value[key]
+    lines = {path[len(stage.path) :]: line for path, line in document.lines.items() if path[: len(stage.path)] == stage.path}
+    return type(document)(_filled(value, {"$nodes": nodes, "$ranks": ranks}), lines, document.source)
+
+
+def fitted(
+    stages: Sequence[tuple[SuiteStage, float]], budget_s: float | None, impossible: Mapping[str, str] = MappingProxyType({})
+) -> tuple[list[SuiteStage], dict[str, str]]:
+    """Return the stages that fit a budget, in order, and why each other one is left out. ``stages`` are given with their
+    estimated seconds; ``impossible`` are others, with the reasons.
+
+    A stage that does not fit is left out, and so is what needs it; a shorter one after it may still fit."""
+    kept: list[SuiteStage] = []
+    left_out = dict(impossible)
+    spent = 0.0
+    for stage, estimate_s in stages:
+        if missing := [name for name in stage.needs if name in left_out]:
+            left_out[stage.name] = f"needs {missing[0]}, which is left out"
+        elif budget_s is not None and spent + estimate_s > budget_s:
+            left = max(0.0, budget_s - spent)
+            left_out[stage.name] = f"takes about {shortest(round(estimate_s))}, {shortest(round(left))} of the budget are left"
+        else:
+            kept.append(stage)
+            spent += estimate_s
+    return kept, left_out
+
+
+def references_of(document: Document) -> tuple[Reference, ...]:
+    """Return the figures of one file of reference data. Raises ConfigError, or Faults with all of them."""
+    reader = _Reader(document)
+    content = reader.mapping(document.value, (), {"device", "source", "figures"})
+    device, source = reader.text(content, "device", ()), reader.text(content, "source", ())
+    figures = content.get("figures")
+    read = []
+    for index, figure in enumerate(figures if isinstance(figures, list) else ()):
+        path = ("figures", index)
+        entry = reader.mapping(figure, path, _OF_FIGURE)
+        value: Any = entry.get("value")
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            reader.fault((*path, "value"), f"expected a number above 0, got {value!r}")
+            continue
+        texts = {key: reader.text(entry, key, path) for key in ("framework", "metric")}
+        at = reader.values(entry.get("at", {}), (*path, "at"))
+        of_it = str(entry.get("source", source))
+        tolerance = reader.percentage(entry, "tolerance", path) or 0.0
+        model = str(entry.get("model", ""))
+        read.append(Reference(device, texts["framework"], model, texts["metric"], at, float(value), tolerance, of_it))
+    if not isinstance(figures, list):
+        reader.fault(("figures",), f"expected a list of figures, got {figures!r}")
+    reader.raise_faults()
+    return tuple(read)
+
+
+def _filled(value: Any, numbers: Mapping[str, int]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(part, numbers) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_filled(part, numbers) for part in value]
+    return numbers.get(value, value) if isinstance(value, str) else value
+
+
+@dataclass(slots=True)
+class _Reader:
+    document: Document
+    faults: list[ConfigError] = field(default_factory=list)
+
+    def raise_faults(self) -> None:
+        if self.faults:
+            raise self.faults[0] if len(self.faults) == 1 else Faults(self.faults)
+
+    def fault(self, path: _Path, message: str, hint: str = "") -> None:
+        keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
+        where = f"{self.document.source}:{self.document.line(path)}: {keys}"
+        self.faults.append(ConfigError(message, where=where, hint=hint))
+
+    def mapping(self, value: Any, path: _Path, keys: set[str]) -> Mapping[str, Any]:
+        if not isinstance(value, dict):
+            self.fault(path, f"expected a mapping, got {value!r}")
+            return {}
+        for key in value:
+            if key not in keys:
+                hint = f"valid keys: {', '.join(sorted(keys))}{nearest(key, sorted(keys))}"
+                self.fault((*path, key), f"unknown key {key}", hint)
+        return value
+
+    def text(self, content: Mapping[str, Any], key: str, path: _Path, default: str | None = None) -> str:
+        value = content.get(key, default)
+        if not isinstance(value, str) or (default is None and not value):
+            self.fault((*path, key), f"expected text, got {value!r}")
+            return ""
+        return value
+
+    def texts(self, value: Any, path: _Path) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+            self.fault(path, f"expected a list of names, got {value!r}")
+            return ()
+        return tuple(value)
+
+    def whole(self, content: Mapping[str, Any], key: str, path: _Path) -> int:
+        value: Any = content.get(key, 1)
+        if type(value) is not int or value < 1:
+            self.fault((*path, key), f"expected a whole number ≥ 1, got {value!r}")
+            return 1
+        return value
+
+    def seconds(self, content: Mapping[str, Any], key: str, path: _Path) -> float:
+        value: Any = content.get(key, 0)
+        try:
+            return float(value) if type(value) in (int, float) and value >= 0 else seconds(str(value), key, least=0)
+        except ConfigError as error:
+            self.fault((*path, key), error.message)
+            return 0.0
+
+    def percentage(self, content: Mapping[str, Any], key: str, path: _Path) -> float | None:
+        if key not in content:
+            return None
+        try:
+            return share(str(content[key]), key)
+        except ConfigError as error:
+            self.fault((*path, key), error.message)
+            return None
+
+    def values(self, value: Any, path: _Path) -> dict[str, str]:
+        if not isinstance(value, dict) or not all(isinstance(part, str | int | float) for part in value.values()):
+            self.fault(path, f"expected a mapping of names to values, got {value!r}")
+            return {}
+        return {key: str(part) for key, part in value.items()}
+
+    def stage(self, value: Any, path: _Path, device: str) -> SuiteStage:
+        content = self.mapping(value, path, _OF_STAGE)
+        on_cpu = self.mapping(content.get("cpu", {}), (*path, "cpu"), _ON_CPU) if content else {}
+        chosen = {**content, **on_cpu} if device == "cpu" else content
+        checks = content.get("checks", [])
+        names = ("all",) if checks == "all" else self.texts(checks, (*path, "checks"))
+        if bool(names) == ("bench" in content):
+            self.fault(path, "expected either checks or bench")
+        at: _Path = (*path, "cpu", "choices") if device == "cpu" and "choices" in on_cpu else (*path, "choices")
+        if "choices" in chosen:
+            self._check_choices(SuiteStage("", "", (), "", "", at, 0, 0, (), 1, 1, False, ()), at)
+        least = self.mapping(content.get("least", {}), (*path, "least"), {"nodes", "ranks"})
+        bars = chosen.get("bars", [])
+        bars_at = (*path, "cpu", "bars") if device == "cpu" and "bars" in on_cpu else (*path, "bars")
+        if not isinstance(bars, list):
+            self.fault(bars_at, f"expected a list of bars, got {bars!r}")
+            bars = []
+        name = self.text(content, "name", path)
+        return SuiteStage(
+            name,
+            self.text(content, "title", path, name),
+            names,
+            self.text(chosen, "bench", path, ""),
+            self.text(chosen, "framework", path, ""),
+            at if "choices" in chosen else (),
+            self.seconds(chosen, "run", path),
+            self.seconds(chosen, "per_node", path),
+            self.texts(content.get("needs", []), (*path, "needs")),
+            self.whole(least, "nodes", (*path, "least")),
+            self.whole(least, "ranks", (*path, "least")),
+            content.get("optional", False) is True,
+            tuple(self.bar(bar, (*bars_at, index)) for index, bar in enumerate(bars)),
+        )
+
+    def bar(self, value: Any, path: _Path) -> Bar:
+        content = self.mapping(value, path, _OF_BAR)
+        at = self.values(content.get("at", {}), (*path, "at"))
+        shares = {key: self.percentage(content, key, path) for key in ("peers", "earlier")}
+        return Bar(self.text(content, "metric", path), at, shares["peers"], shares["earlier"])
+
+    def _check_choices(self, stage: SuiteStage, path: _Path) -> None:
+        try:
+            run_file_of(choices_of(self.document, stage, 1, 1))
+        except Faults as error:
+            self.faults += [fault for fault in error.errors if isinstance(fault, ConfigError)]
+        except ConfigError as error:
+            self.faults.append(error)
+        except (KeyError, TypeError):
+            self.fault(path, "expected a mapping of choices")

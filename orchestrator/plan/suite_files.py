@@ -1,0 +1,45 @@
+"""Suites and reference data on the controller's disk: those that come with orch, and the project's own, which win."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import nearest
+from orchestrator.plan.payload import shipped
+
+if TYPE_CHECKING:
+    from orchestrator.yamlfile import Document
+
+__all__ = ["open_references", "open_suite", "suites"]
+
+
+def suites(bases: Sequence[Path] = ()) -> dict[str, Path]:
+    """Return the file of every suite by name. Those in ``bases`` take precedence over orch's own, the first over the others."""
+    found: dict[str, Path] = {}
+    for base in (*bases, shipped("suites")):
+        for path in sorted(base.glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def open_suite(name: str, bases: Sequence[Path] = ()) -> Document:
+    """Return the document of a suite by name, or of a file. Raises ConfigError if there is none."""
+    from orchestrator import yamlfile
+
+    if "/" in name or name.endswith(".yaml"):
+        return yamlfile.load(Path(name))
+    known = suites(bases)
+    if name not in known:
+        hint = f"available: {', '.join(known)}{nearest(name, known)}; suites of your own belong in suites/ of the project"
+        raise ConfigError(f"no suite {name!r}", where="suite", hint=hint)
+    return yamlfile.load(known[name])
+
+
+def open_references(bases: Sequence[Path] = ()) -> list[Document]:
+    """Return the files of reference data, the project's own first."""
+    from orchestrator import yamlfile
+
+    return [yamlfile.load(path) for base in (*bases, shipped("suites")) for path in sorted(base.glob("references/*.yaml"))]

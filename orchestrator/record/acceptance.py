@@ -1,0 +1,193 @@
+"""The files of an acceptance: ``acceptance.json``, the facts that it found, and a bench directory for each stage.
+
+    <acceptance id>/acceptance.json       what was planned, with the whole suite and its reference data, and how far it is
+    <acceptance id>/checks.json           facts and checks of every node
+    <acceptance id>/<bench id>/           the bench of a stage, like any other
+    <acceptance id>/certificate.json .html .tar .tar.sig   derived from all of these
+
+`AcceptanceDir` is the only reader and writer of the first two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import DataError
+from orchestrator.files import PROJECT_HINT, failures, make_folder, sync_directory
+from orchestrator.record.bench_parts import names, text, texts
+from orchestrator.record.rundir import BenchDir
+from orchestrator.record.state_file import check_name, damaged, read_state, write_state
+
+__all__ = ["CERTIFICATE", "AcceptanceDir", "AcceptanceRecord", "Attempt", "acceptances", "earlier_values"]
+
+_RECORD, _CHECKS = "acceptance.json", "checks.json"
+CERTIFICATE = "certificate"
+"""The name of the files that are derived from an acceptance, without their extensions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A bench of a stage, and the hosts that it was planned for."""
+
+    stage: str
+    bench_id: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceRecord:
+    """The record of an acceptance.
+
+    ``document`` is the text of its suite, ``references`` the texts of the reference data, ``device`` is ``cuda`` or ``cpu``.
+    ``stages`` are those that are planned, in order, ``left_out`` the others with the reasons. ``attempts`` are the benches in
+    the order in which they began; ``over`` are the stages that are done, with the reason if there was nothing to measure.
+    ``earlier`` has the id and the measured values of the last accepted run of these hosts, as its certificate has them."""
+
+    acceptance_id: str
+    created: str
+    orch: str
+    argv: tuple[str, ...]
+    suite: str
+    document: str
+    references: tuple[str, ...]
+    device: str
+    inventory: str
+    hosts: Mapping[str, str]
+    stages: tuple[str, ...]
+    left_out: Mapping[str, str]
+    budget_s: float | None = None
+    templates: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    over: Mapping[str, str] = field(default_factory=dict)
+    earlier: Mapping[str, Any] = field(default_factory=dict)
+    out: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], where: str) -> AcceptanceRecord:
+        """Return the record in an ``acceptance.json``. Raises DataError (state_damaged) naming the invalid field."""
+        values = {}
+        for item in fields(cls):
+            try:
+                values[item.name] = _READERS[item.name](content[item.name])
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                message = f"{item.name}: expected a valid value, {error}"
+                raise DataError(message, kind="state_damaged", where=where) from error
+        return cls(**values)
+
+    def of_stage(self, name: str) -> list[Attempt]:
+        """Return the benches of a stage; the last one counts."""
+        return [attempt for attempt in self.attempts if attempt.stage == name]
+
+
+class AcceptanceDir:
+    """The folder of an acceptance."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, root: Path, record: AcceptanceRecord) -> AcceptanceDir:
+        """Create the folder of a new acceptance under ``root``. Raises ConfigError or DataError if that is not possible."""
+        path = root / check_name(record.acceptance_id, str(root))
+        make_folder(root, PROJECT_HINT, is_input=True)
+        with failures(path, hint=PROJECT_HINT, is_input=True):
+            path.mkdir(mode=0o700)
+            sync_directory(root)
+        write_state(path / _RECORD, asdict(record))
+        return cls(path)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the folder is that of an acceptance."""
+        return (self.path / _RECORD).is_file()
+
+    def record(self) -> AcceptanceRecord:
+        """Return what is planned and done. Raises DataError (state_damaged)."""
+        return AcceptanceRecord.of(read_state(self.path / _RECORD), str(self.path / _RECORD))
+
+    def change(self, change: Callable[[AcceptanceRecord], AcceptanceRecord]) -> AcceptanceRecord:
+        """Update the record with the one that ``change`` returns, and return it."""
+        after = change(self.record())
+        write_state(self.path / _RECORD, asdict(after))
+        return after
+
+    def bench(self, bench_id: str) -> BenchDir:
+        """Return the bench of a stage."""
+        return BenchDir(self.path / check_name(bench_id, str(self.path)))
+
+    def write_checks(self, facts: Mapping[str, Any], checks: list[dict[str, str]]) -> None:
+        """Store the facts of every node, and what was made of them."""
+        write_state(self.path / _CHECKS, {"facts": dict(facts), "checks": checks})
+
+    def checks(self) -> tuple[dict[str, Any], list[dict[str, str]]]:
+        """Return facts by host and checks; nothing if they were not captured yet. Raises DataError (state_damaged)."""
+        path = self.path / _CHECKS
+        if not path.exists():
+            return {}, []
+        content = read_state(path)
+        facts, checks = content.get("facts"), content.get("checks")
+        if not isinstance(facts, dict) or not isinstance(checks, list):
+            raise damaged(path, "expected facts and checks")
+        try:
+            return facts, [names(check) for check in checks]
+        except TypeError as error:
+            raise damaged(path, f"checks: expected texts, {error}") from error
+
+
+def acceptances(root: Path) -> Iterator[AcceptanceDir]:
+    """Yield the acceptances in a folder of benches, the newest name first."""
+    for path in sorted(root.glob(f"*/{_RECORD}"), reverse=True):
+        yield AcceptanceDir(path.parent)
+
+
+def _attempts(value: Any) -> tuple[Attempt, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"got {type(value).__name__}")
+    return tuple(Attempt(text(entry["stage"]), text(entry["bench_id"]), texts(entry["hosts"])) for entry in value)
+
+
+def earlier_values(value: Any) -> Mapping[str, Any]:
+    """Return the values of an earlier acceptance: nothing, or its id and by name of a measurement its spec and units."""
+    if value:
+        text(value["id"])
+        for measurement in value["measured"].values():
+            text(measurement["spec"])
+            for numbers in measurement["units"].values():
+                if not all(type(number) in (int, float) and number > 0 for number in numbers):
+                    raise ValueError("measured: got no number above 0")
+    elif value != {}:
+        raise TypeError(f"got {type(value).__name__}")
+    read: Mapping[str, Any] = value
+    return read
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "acceptance_id": text,
+    "created": text,
+    "orch": text,
+    "argv": texts,
+    "suite": text,
+    "document": text,
+    "references": texts,
+    "device": text,
+    "inventory": text,
+    "hosts": names,
+    "stages": texts,
+    "left_out": names,
+    "budget_s": _number,
+    "templates": texts,
+    "notes": texts,
+    "attempts": _attempts,
+    "over": names,
+    "earlier": earlier_values,
+    "out": names,
+}
+assert set(_READERS) == {item.name for item in fields(AcceptanceRecord)}

@@ -1,0 +1,80 @@
+"""What a project remembers of its nodes: which are good, suspect or out, why, by what evidence, and since when.
+
+`orch accept` makes a node suspect that fails, and good again when it passes. A person takes a node out and back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.files import PROJECT_HINT, make_folder
+from orchestrator.record.bench_parts import text
+from orchestrator.record.state_file import damaged, read_state, write_state
+
+__all__ = ["GOOD", "OUT", "SUSPECT", "NodeState", "judged", "node_states", "now", "store"]
+
+GOOD, SUSPECT, OUT = "good", "suspect", "out"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The state of one host at an address; ``evidence`` names an acceptance, or is empty if a person said it."""
+
+    state: str
+    address: str
+    reason: str
+    evidence: str
+    since: str
+
+
+def node_states(path: Path) -> dict[str, NodeState]:
+    """Return the state of each host that a project remembers. Raises DataError (state_damaged)."""
+    if not path.exists():
+        return {}
+    try:
+        return {host: _state(entry) for host, entry in read_state(path)["nodes"].items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        hint = "remove it to forget all states; orch accept finds out again"
+        raise damaged(path, f"nodes: expected a state of each host, {error}", hint) from error
+
+
+def store(path: Path, states: Mapping[str, NodeState]) -> None:
+    """Write the states of a project."""
+    make_folder(path.parent, PROJECT_HINT)
+    write_state(path, {"nodes": {host: asdict(state) for host, state in states.items()}})
+
+
+def judged(
+    states: Mapping[str, NodeState], verdicts: Mapping[str, tuple[str, str, str]], evidence: str, since: str
+) -> dict[str, NodeState]:
+    """Return the states after an acceptance: ``verdicts`` have verdict, address and reason by host.
+
+    What failed is suspect, what passed is good; an open verdict changes nothing, nor does any verdict a node that is out.
+    """
+    after = dict(states)
+    for host, (verdict, address, reason) in verdicts.items():
+        before = states.get(host)
+        if before and before.state == OUT and before.address == address:
+            continue
+        if verdict == "fail":
+            kept = before.since if before and before.state == SUSPECT and before.address == address else since
+            after[host] = NodeState(SUSPECT, address, reason, evidence, kept)
+        elif verdict == "pass" and not (before and before.state == GOOD and before.address == address):
+            after[host] = NodeState(GOOD, address, "passed", evidence, since)
+    return after
+
+
+def now() -> str:
+    """Return the time as states have it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _state(entry: Mapping[str, Any]) -> NodeState:
+    state = NodeState(*(text(entry[name]) for name in ("state", "address", "reason", "evidence", "since")))
+    if state.state not in (GOOD, SUSPECT, OUT):
+        raise ValueError(f"got {state.state!r}")
+    return state

@@ -1,0 +1,72 @@
+"""Signatures of a seal by a key of ssh: `ssh-keygen -Y sign` and `-Y verify`, in the namespace ``orch``.
+
+What is signed is the seal as a line of text, so that a signature can be verified without orch:
+
+    echo SEAL | ssh-keygen -Y verify -f allowed_signers -I WHO -n orch -s certificate.tar.sig
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from orchestrator.errors import ConfigError, DataError
+
+__all__ = ["NAMESPACE", "sign", "signer"]
+
+NAMESPACE = "orch"
+_TIMEOUT_S = 120
+
+
+def sign(seal: str, key: Path) -> bytes:
+    """Return the signature of a seal by a private key, or by its public half if an agent has the other.
+
+    ssh-keygen asks at the terminal for a passphrase. Raises ConfigError with its words if it does not sign.
+    """
+    if not key.is_file():
+        raise ConfigError("expected a key of ssh, found none", where=f"--sign {key}")
+    done = _keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], f"{seal}\n".encode())
+    if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
+        raise ConfigError(f"ssh-keygen does not sign: {_said(done)}", where=f"--sign {key}")
+    return done.stdout
+
+
+def signer(seal: str, signature: Path, allowed: Path) -> str:
+    """Return who signed a seal: the principal of the file of allowed signers (ssh-keygen(1)) that the signature is valid for.
+
+    Raises DataError if there is none, and ConfigError for a missing file.
+    """
+    for path, what in ((signature, "a signature"), (allowed, "a file of allowed signers")):
+        if not path.is_file():
+            raise ConfigError(f"expected {what}, found none", where=str(path))
+    with TemporaryDirectory(prefix="orch-") as temporary:
+        copy = Path(temporary) / "signature"  # ssh-keygen reads it twice; both times the same bytes
+        copy.write_bytes(signature.read_bytes())
+        found = _keygen(["-Y", "find-principals", "-s", str(copy), "-f", str(allowed)], b"")
+        names = found.stdout.decode("utf-8", "backslashreplace").splitlines()
+        for name in names if not found.returncode else ():
+            argv = ["-Y", "verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(copy)]
+            verified = _keygen(argv, f"{seal}\n".encode())
+            if verified.returncode == 0:
+                return name
+            found = verified
+    message = f"expected a signature of seal {seal} by a signer in {allowed}, ssh-keygen says: {_said(found)}"
+    raise DataError(message, kind="state_damaged", where=str(signature))
+
+
+def _keygen(argv: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
+    try:
+        environment = {**os.environ, "LC_ALL": "C"}
+        return subprocess.run(
+            ["ssh-keygen", *argv], input=data, capture_output=True, timeout=_TIMEOUT_S, check=False, env=environment
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        hint = "it is part of OpenSSH, from version 8.0 on"
+        raise ConfigError(f"ssh-keygen cannot be used: {error}", where="--sign", hint=hint) from None
+
+
+def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+    lines = (done.stderr or done.stdout).decode("utf-8", "backslashreplace").strip().splitlines()
+    return lines[-1][:300] if lines else f"exit status {done.returncode}"

@@ -1,0 +1,185 @@
+"""The certificate of acceptances whose truth is known: who fails, by which bar, and what stays open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.analysis.accept import Certificate, certificate_of
+from orchestrator.analysis.accept.bars import confirmed
+from orchestrator.analysis.accept.verdicts import Finding, Judged
+from orchestrator.errors import RunError
+from orchestrator.record.manifest import RecordedOutcome, write_outcome
+from orchestrator.report.accept import lines, status
+from orchestrator.report.html.certificate import render
+from tests.support.acceptances import REFERENCE, STEADY, SUITE, acceptance
+
+SLOW = tuple(0.88 * value for value in STEADY)
+
+
+def judged(certificate: Certificate, kind: str) -> Judged:
+    (bar,) = [bar for bar in certificate.judged if bar.kind == kind]
+    return bar
+
+
+def verdicts(certificate: Certificate) -> dict[str, str]:
+    return {node.host: node.verdict for node in certificate.nodes}
+
+
+def test_a_cluster_without_a_fault_passes_and_says_what_was_not_tested(tmp_path: Path) -> None:
+    certificate = certificate_of(acceptance(tmp_path, {}, nodes=4, gpus=2))
+    assert (certificate.verdict, status(certificate)) == ("pass", 0)
+    assert verdicts(certificate) == dict.fromkeys(("node1", "node2", "node3", "node4"), "pass")
+    assert certificate.not_tested == {"soak": "takes about 5h, 1h of the budget are left"}
+    assert judged(certificate, "peers").got.endswith("would have been named")
+    assert judged(certificate, "reference").source == "a table"
+    assert certificate.nodes[0].serials == {"hostname": "box", "host key": "k", "boot id": "b", "cpu": "a cpu"}
+
+
+def test_a_slow_device_fails_its_node_by_its_peers_and_by_the_reference(tmp_path: Path) -> None:
+    certificate = certificate_of(acceptance(tmp_path, {5: SLOW}, nodes=4, gpus=2))
+    assert (certificate.verdict, status(certificate)) == ("fail", 5)
+    assert verdicts(certificate) == {"node1": "pass", "node2": "pass", "node3": "fail", "node4": "pass"}
+    for kind in ("peers", "reference"):
+        (finding,) = judged(certificate, kind).findings
+        assert (finding.subject, finding.hosts, finding.verdict) == ("node3 device 1", ("node3",), "fail")
+        assert len(finding.evidence) == 5
+    reach = judged(certificate, "peers").findings[0].text.removesuffix(")").rpartition(": ")[2]
+    low, high = (float(part.rstrip("%")) for part in reach.split(" to "))
+    assert low < 13.6 < high
+
+
+def test_devices_that_are_all_slow_fail_by_the_reference_alone(tmp_path: Path) -> None:
+    slow = tuple(0.90 * value for value in STEADY)
+    certificate = certificate_of(acceptance(tmp_path, {rank: slow for rank in range(4)}, nodes=4))
+    assert judged(certificate, "peers").verdict == "pass"
+    assert [finding.hosts for finding in judged(certificate, "reference").findings] == [(f"node{n}",) for n in range(1, 5)]
+    assert set(verdicts(certificate).values()) == {"fail"}
+
+
+def test_another_type_of_device_has_no_reference(tmp_path: Path) -> None:
+    certificate = certificate_of(acceptance(tmp_path, {}, nodes=3, device="NVIDIA B300"))
+    assert "reference" not in [bar.kind for bar in certificate.judged] and certificate.verdict == "pass"
+
+
+def test_noise_that_hides_a_slow_device_leaves_the_verdict_open(tmp_path: Path) -> None:
+    noisy: Sequence[Sequence[float]] = ((400, 900, 650, 300, 800), (900, 500, 800, 700, 400), (600, 1000, 300, 500, 900))
+    certificate = certificate_of(acceptance(tmp_path, {n: tuple(map(float, row)) for n, row in enumerate(noisy)}, nodes=3))
+    (finding,) = [finding for finding in certificate.cluster if "noise of" in finding.text]
+    assert finding.verdict == "undecided" and "more repeats" in finding.decides
+    assert (certificate.verdict, status(certificate)) == ("undecided", 6)
+
+
+def test_two_nodes_cannot_be_compared_and_the_certificate_says_so(tmp_path: Path) -> None:
+    certificate = certificate_of(acceptance(tmp_path, {0: SLOW}, nodes=2, device="NVIDIA B300"))
+    assert "peers" not in [bar.kind for bar in certificate.judged]
+    assert certificate.not_tested["gemm, gemm tflops_rank size=8192 against peers"].startswith("2 nodes or devices")
+
+
+CHECK = {
+    "host": "node2",
+    "name": "alike",
+    "verdict": "warning",
+    "found": "driver 570",
+    "expected": "driver 580",
+    "hint": "equal",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, "undecided"),
+        ({"verdict": "failed", "name": "expect"}, "fail"),
+        ({"name": "load"}, "pass"),
+        ({"verdict": "ok"}, "pass"),
+    ],
+)
+def test_what_a_node_is_fails_it_or_leaves_it_open_and_how_busy_it_is_does_not(
+    change: dict[str, str], verdict: str, tmp_path: Path
+) -> None:
+    certificate = certificate_of(acceptance(tmp_path, {}, nodes=3, checks=[{**CHECK, **change}]))
+    assert verdicts(certificate) == {"node1": "pass", "node2": verdict, "node3": "pass"}
+    assert certificate.verdict == verdict
+    if verdict == "undecided":
+        assert "state under expect:" in judged(certificate, "checks").findings[0].decides
+
+
+def test_a_failed_run_fails_the_node_that_it_names(tmp_path: Path) -> None:
+    folder = acceptance(tmp_path, {}, nodes=3)
+    bench = folder.bench(folder.record().attempts[0].bench_id)
+    error = RunError("rank 2 was killed by signal 9", kind="rank_failed", host="node3", run_id=bench.runs()[0].run_id)
+    write_outcome(bench.runs()[0], RecordedOutcome("failed", error, {}, {}, True))
+    certificate = certificate_of(folder)
+    assert verdicts(certificate)["node3"] == "fail" and "signal 9" in judged(certificate, "runs").findings[0].text
+    for run in bench.runs():
+        write_outcome(run, RecordedOutcome("failed", error, {}, {}, True))
+    everywhere = certificate_of(folder)
+    assert {finding.kind for finding in judged(everywhere, "runs").findings} == {"cluster"} and everywhere.verdict == "fail"
+    assert "fail" not in verdicts(everywhere).values()
+
+
+def test_a_device_that_became_slower_fails_by_what_it_was(tmp_path: Path) -> None:
+    before = certificate_of(acceptance(tmp_path / "may", {}, nodes=3, name="may"))
+    known: dict[str, Any] = {"id": "may", "measured": json.loads(json.dumps(before.as_dict()))["measured"]}
+    same = certificate_of(acceptance(tmp_path / "june", {}, nodes=3, name="june", earlier=known))
+    assert judged(same, "earlier").verdict == "pass" and same.earlier == "may"
+    slower = {rank: tuple(0.94 * value for value in STEADY) for rank in range(3)}
+    later = certificate_of(acceptance(tmp_path / "july", slower, nodes=3, name="july", earlier=known))
+    assert [finding.verdict for finding in judged(later, "earlier").findings] == ["fail"] * 3
+    other = SUITE.replace("steps: 6", "steps: 7")
+    changed = certificate_of(acceptance(tmp_path / "other", slower, nodes=3, name="other", earlier=known, suite=other))
+    assert "earlier" not in [bar.kind for bar in changed.judged]
+
+
+def test_a_bar_that_no_value_is_about_leaves_the_verdict_open(tmp_path: Path) -> None:
+    misspelt = SUITE.replace("metric: tflops_rank", "metric: tflop_rank")
+    certificate = certificate_of(acceptance(tmp_path, {}, nodes=3, suite=misspelt))
+    (finding,) = judged(certificate, "values").findings
+    assert certificate.verdict == "undecided" and "no run has a value of tflop_rank size=8192" in finding.text
+    assert "tflops_rank" in finding.text
+
+
+def test_an_acceptance_that_is_not_over_is_open(tmp_path: Path) -> None:
+    folder = acceptance(tmp_path, {}, nodes=3)
+    folder.change(lambda record: replace(record, over={"checks": ""}))
+    certificate = certificate_of(folder)
+    assert certificate.verdict == "undecided" and certificate.not_tested["gemm"] == "not reached yet"
+
+
+def test_the_page_has_every_verdict_and_nothing_of_a_node_becomes_markup(tmp_path: Path) -> None:
+    check = {**CHECK, "found": "<script>alert(1)</script>", "verdict": "failed"}
+    certificate = certificate_of(acceptance(tmp_path, {0: SLOW}, nodes=3, checks=[check]))
+    page = render(certificate)
+    assert "<script" not in page and "&lt;script&gt;" in page and page == render(certificate)
+    assert page.count('class="verdict fail"') >= 4 and "sha256-" in page and "takes about 5h" in page
+    text = "\n".join(lines(certificate))
+    assert text.startswith("small on node[1-3]: fail") and "nodes, pass: node3" in text
+
+
+def test_the_sources_of_reference_figures_are_of_the_acceptance_and_not_of_this_version(tmp_path: Path) -> None:
+    folder = acceptance(tmp_path, {}, nodes=3)
+    stricter = REFERENCE.replace("668.76", "900").replace("a table", "a dream")
+    folder.change(lambda record: replace(record, references=(stricter,)))
+    bar = judged(certificate_of(folder), "reference")
+    assert bar.source == "a dream" and bar.verdict == "fail"
+
+
+def test_a_device_that_is_suspect_in_two_stages_fails_and_in_one_stays_open() -> None:
+    def bar(stage: str, subject: str, kind: str = "peers") -> Judged:
+        finding = Finding("node", subject, ("node1",), "undecided", "8% slower", "more repeats")
+        return Judged(stage, kind, "", "", "", ("node1",), (finding,))
+
+    both = confirmed([bar("gemm", "node1 device 1"), bar("memory", "node1 device 1")])
+    assert [one.verdict for one in both] == ["fail", "fail"] and both[0].findings[0].text == "8% slower, as in gemm and memory"
+    for others in (
+        [bar("gemm", "node1 device 1"), bar("gemm", "node1 device 1")],
+        [bar("gemm", "node1 device 1"), bar("memory", "node1 device 2")],
+        [bar("gemm", "node1 device 1"), bar("memory", "node1 device 1", "earlier")],
+    ):
+        assert {one.verdict for one in confirmed(others)} == {"undecided"}

@@ -1,0 +1,59 @@
+"""`orch nodes`, and the hosts that a bench goes without because of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.analysis.accept import certificate_of
+from orchestrator.cli.main import program
+from orchestrator.cli.node_states import remember
+from orchestrator.errors import ConfigError
+from orchestrator.record import Project
+from tests.support.acceptances import STEADY, acceptance
+
+INVENTORY = "schema: 1\ndefaults: {gpus: 1}\nhosts:\n  'node[1-3]': {address: '10.11.0.[2-4]'}\n"
+BENCH = ("bench", "resnet50", "-f", "simulated", "--no-baseline", "--dry-run")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    (tmp_path / "cluster.yaml").write_text(INVENTORY)
+    monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
+    monkeypatch.setenv("ORCH_HOSTS", str(tmp_path / "cluster.yaml"))
+    return Project(tmp_path)
+
+
+def orch(*words: str) -> Result:
+    return CliRunner().invoke(program(words[0]), list(words))
+
+
+def test_a_node_that_failed_is_left_out_until_it_passes(project: Project, tmp_path: Path) -> None:
+    slow = {1: tuple(0.8 * value for value in STEADY)}
+    remember(project, certificate_of(acceptance(tmp_path / "runs", slow, nodes=3, name="a1")))
+    listed = orch("nodes")
+    assert "node2  suspect" in listed.output and "slower than its peers" in listed.output and "(a1)" in listed.output
+    left = orch(*BENCH)
+    assert left.exit_code == 0 and "left out: node2 is suspect since" in left.output and "2n1g" in left.output, left.output
+    assert "3n1g" in orch(*BENCH, "--with-suspects").output
+    assert "left out: node2" in orch("accept", "quick", "--dry-run").output
+    remember(project, certificate_of(acceptance(tmp_path / "runs", {}, nodes=3, name="a2")))
+    assert "node2  good" in orch("nodes").output and "left out: node" not in orch(*BENCH).output
+
+
+def test_a_person_takes_nodes_out_and_back(project: Project) -> None:
+    done = orch("nodes", "node[1-2]", "--out", "--reason", "sent back")
+    assert done.exit_code == 0 and done.output.count("sent back") == 2
+    assert "left out: node1 is out since" in orch(*BENCH, "--with-suspects").output
+    orch("nodes", "node3", "--out")
+    refused = orch(*BENCH)
+    assert isinstance(refused.exception, ConfigError) and "all are suspect or out" in str(refused.exception)
+    orch("nodes", "node[1-3]", "--good")
+    assert "left out: node" not in orch(*BENCH).output
+
+
+@pytest.mark.parametrize("words", [("--out",), ("node1",), ("node1", "--out", "--good"), ("--reason", "x")])
+def test_half_a_change_is_refused(words: tuple[str, ...], project: Project) -> None:
+    assert isinstance(orch("nodes", *words).exception, ConfigError)

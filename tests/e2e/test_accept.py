@@ -1,0 +1,166 @@
+"""`orch accept` in a lab of four nodes: one that is slow for real is named, a killed controller is gone on with, and the sealed
+certificate is verified and refused after a change."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator import lab as labs
+from orchestrator.lab import faults
+from tests.e2e.rig import Controller
+from tests.support import judge
+
+pytestmark = pytest.mark.timeout(400)
+
+# A program that measures each node alone, at the same time: how often it hashes a megabyte in a second of its own.
+FRAMEWORK = """\
+title: hashes
+measures: readings
+models: {hashing: {}}
+dtypes: {cpu: {none: none}}
+defaults: {dtype: none, steps: 1, warmup_steps: 0, timeout_s: 120, repeats: 5}
+options: {seconds: {type: float, default: 0.3, minimum: 0.01, help: how long}}
+files: [{template: launch.sh.j2, path: launch.sh, mode: "0700"}]
+probe: "print('{}')"
+log:
+  files: [node.out]
+  nodes: every
+  readings: '^hashed rate=(?P<rate>[0-9.]+)$'
+  metrics: {rate: {unit: MB/s, better: higher, scope: node, across: each}}
+"""
+LAUNCH = """\
+. ./env.sh
+{% if host_vars.broken is defined %}
+exit 3
+{% endif %}
+{{ python }} - <<'END'
+import hashlib, time
+data, began, done = bytes(1 << 20), time.monotonic(), 0
+while time.monotonic() - began < {{ options.seconds }}:
+    hashlib.sha256(data).digest()
+    done += 1
+print("hashed rate=%.3f" % (done / (time.monotonic() - began)))
+END
+"""
+SUITE = """\
+title: hashing
+stages:
+  - {name: checks, checks: all, framework: hashing, run: 5s}
+  - name: hashing
+    bench: hashing
+    choices: {repeats: 5}
+    run: 2s
+    needs: [checks]
+    bars: [{metric: rate, peers: 30%, earlier: 50%}]
+  - {name: links, bench: pairs, run: 20s, needs: [checks], least: {nodes: 99}}
+  - {name: again, bench: hashing, choices: {repeats: 2, options: {seconds: 2}}, run: 3s, needs: [hashing]}
+"""
+
+
+@pytest.fixture
+def project(controller: Controller) -> Controller:
+    folder = controller.project / "templates" / "hashing"
+    folder.mkdir(parents=True)
+    (folder / "framework.yaml").write_text(FRAMEWORK)
+    (folder / "launch.sh.j2").write_text(LAUNCH)
+    (controller.project / "suites").mkdir()
+    (controller.project / "suites" / "small.yaml").write_text(SUITE)
+    return controller
+
+
+def folder_of(controller: Controller) -> Path:
+    (record,) = controller.project.glob("runs/*/acceptance.json")
+    return record.parent
+
+
+def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(project: Controller) -> None:
+    plan = project.orch("accept", "small", "--dry-run", "--budget", "20s")
+    assert plan.code == 0 and "left out: links: needs 99 nodes, 4 are left" in plan.out, plan
+    assert "left out: again: takes about 6s, 5s of the budget are left" in plan.out and not list(project.project.glob("runs/*"))
+    key = project.project / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True, stdin=subprocess.DEVNULL)
+
+    faults.cpu(project.lab, "node2", 2.0)  # less than a busy machine leaves to the others
+    done = project.orch("accept", "small", "--budget", "20s", "--json", "--sign", str(key), timeout_s=200)
+    faults.heal(project.lab)
+    assert done.code == 5, done
+    verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
+    assert verdicts.pop("node2") == "fail" and "fail" not in verdicts.values(), done
+    (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "peers"]
+    assert [finding["subject"] for finding in bar["findings"] if finding["verdict"] == "fail"] == ["node2"]
+    assert set(done.json["not_tested"]) == {"links", "again"}
+
+    folder, archive = folder_of(project), Path(done.json["archive"])
+    assert "node2  suspect" in project.orch("nodes").out
+    page = (folder / "certificate.html").read_text()
+    assert "node2" in page and "slower than its peers" in page and "needs 99 nodes" in page
+    allowed = project.project / "allowed"
+    allowed.write_text(f"ops@example.org {key.with_suffix('.pub').read_text()}")
+    verified = project.orch("verify", str(archive), "--signers", str(allowed))
+    assert verified.code == 0 and "node2 fail" in verified.out and "signed by ops@example.org" in verified.out, verified
+    changed = project.project / "changed.tar"
+    data = bytearray(archive.read_bytes())
+    place = data.index(b"hashed rate=") + len("hashed rate=")
+    data[place] = ord("9") if data[place] != ord("9") else ord("8")
+    changed.write_bytes(data)
+    shutil.copy(f"{archive}.sig", f"{changed}.sig")
+    refused = project.orch("verify", str(changed), "--signers", str(allowed))
+    assert refused.code == 4 and "expected SHA-256" in refused.err, refused
+
+
+def test_a_killed_acceptance_goes_on_and_an_unfit_node_is_left_out(project: Controller) -> None:
+    text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
+    (project.project / "planted.yaml").write_text(text.replace("  node4:\n", '  node4:\n    expect: {kernel: "1.0*"}\n'))
+    process = project.start("accept", "small", "--hosts", "planted.yaml")
+
+    def has_started_the_second_bench() -> bool:
+        journals = [path.read_text() for path in project.project.glob("runs/*/*/events.jsonl")]
+        return len(journals) == 2 and all('"started"' in text for text in journals)
+
+    judge.wait_for(has_started_the_second_bench, 120, "the second bench was not started")
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+
+    done = project.orch("resume", "--json", timeout_s=200)
+    assert done.code == 5, done
+    verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
+    assert verdicts.pop("node4") == "fail" and "fail" not in verdicts.values(), done
+    (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "checks"]
+    assert "expected kernel 1.0*" in bar["findings"][0]["text"]
+    stages = {stage["name"]: stage for stage in done.json["stages"]}
+    assert stages["hashing"]["hosts"] == ["node1", "node2", "node3"] and stages["again"]["measured"] == 2
+    record = json.loads((folder_of(project) / "acceptance.json").read_text())
+    assert len(record["attempts"]) == 2 and "left out of what follows" not in done.err
+    assert project.orch("verify", done.json["archive"]).code == 0
+
+
+def test_a_gate_leaves_an_unfit_node_out_of_the_bench_after_it(project: Controller) -> None:
+    (project.project / "suites" / "fit.yaml").write_text(
+        "stages: [{name: checks, checks: [expect], framework: hashing, run: 5s}]"
+    )
+    text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
+    (project.project / "planted.yaml").write_text(text.replace("  node4:\n", '  node4:\n    expect: {kernel: "1.0*"}\n'))
+    done = project.orch("bench", "hashing", "--repeats", "1", "--gate", "fit", "--hosts", "planted.yaml", timeout_s=120)
+    assert done.code == 0 and "node4 is suspect from now on" in done.err, done
+    assert project.manifest()["spec"]["nodes"] == 3 and "left out: node4 is suspect" in done.out
+    again = project.orch("accept", "fit", "--hosts", "node[1-4]", "--with-suspects", "--json", timeout_s=120)
+    assert again.code == 6 and {node["verdict"] for node in again.json["nodes"]} == {"undecided"}, again
+
+
+def test_a_node_that_a_failed_run_names_fails_if_the_stage_succeeds_without_it(project: Controller) -> None:
+    text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
+    (project.project / "planted.yaml").write_text(text.replace("  node3:\n", "  node3:\n    vars: {broken: true}\n"))
+    done = project.orch("accept", "small", "--budget", "20s", "--hosts", "planted.yaml", "--json", timeout_s=200)
+    assert done.code == 5 and "node3 is left out of what follows" in done.err, done
+    verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
+    assert verdicts.pop("node3") == "fail" and "fail" not in verdicts.values(), done
+    (stage,) = [stage for stage in done.json["stages"] if stage["name"] == "hashing"]
+    assert (stage["hosts"], stage["measured"]) == (["node1", "node2", "node4"], 5)
+    assert len(list(folder_of(project).glob("*/bench.json"))) == 2

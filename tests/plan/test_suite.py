@@ -1,0 +1,89 @@
+"""Suites: what a file may say, what fits a budget, and that those that come with orch can be planned on either device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator import yamlfile
+from orchestrator.errors import ConfigError, Faults
+from orchestrator.plan.run_file import run_file_of
+from orchestrator.plan.suite import choices_of, fitted, references_of, suite_of
+from orchestrator.plan.suite_files import open_references, open_suite, suites
+
+SMALL = """\
+title: small
+stages:
+  - {name: checks, checks: [gpus, ecc], framework: gemm, run: 30s}
+  - name: gemm
+    bench: gemm
+    choices: {dtype: bf16, repeats: 3, options: {sizes: "8192"}}
+    run: 20s
+    per_node: 2s
+    needs: [checks]
+    bars: [{metric: tflops_rank, at: {size: 8192}, peers: 3%, earlier: 5%}]
+    cpu: {choices: {dtype: fp32, options: {group: $ranks, all: [$nodes]}}, run: 5s, bars: []}
+"""
+
+
+def test_a_stage_has_choices_of_a_run_file_and_others_on_a_cpu() -> None:
+    document = yamlfile.loads(SMALL, "small.yaml")
+    on_gpu, on_cpu = (suite_of(document, "small", device).stages[1] for device in ("cuda", "cpu"))
+    assert (on_gpu.run_s, on_gpu.bars[0].peers, on_gpu.bars[0].at) == (20.0, 0.03, {"size": "8192"})
+    assert on_gpu.estimate_s(runs=3, nodes=4) == 3 * (20 + 2 * 4)
+    assert (on_cpu.run_s, on_cpu.per_node_s, on_cpu.bars) == (5.0, 2.0, ())
+    assert run_file_of(choices_of(document, on_gpu, 4, 8)).single["dtype"] == "bf16"
+    filled = choices_of(document, on_cpu, nodes=4, ranks=8)
+    assert filled.value["options"] == {"group": 8, "all": [4]}
+    assert filled.line(("options",)) == document.line(("stages", 1, "cpu", "choices", "options"))
+
+
+def test_every_fault_is_named_with_its_place() -> None:
+    text = SMALL.replace("dtype: bf16", "dtypes: bf16").replace("needs: [checks]", "needs: [check]").replace("3%", "3")
+    with pytest.raises(Faults) as caught:
+        suite_of(yamlfile.loads(text, "small.yaml"), "small", "cuda")
+    texts = [str(error) for error in caught.value.errors]
+    assert len(texts) == 3 and all(text.startswith("small.yaml:") for text in texts)
+    assert any("unknown key dtypes" in text for text in texts) and any("did you mean 'checks'" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    "text", ["stages: []", "stages: 3", "[]", "stages: [{name: a}]", "stages: [{name: a, checks: all, bench: b}]"]
+)
+def test_what_is_no_suite_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError if text != "[]" else (ConfigError, Faults)):
+        suite_of(yamlfile.loads(text, "odd.yaml"), "odd", "cpu")
+
+
+def test_a_budget_leaves_out_what_does_not_fit_and_what_needs_it() -> None:
+    stages = suite_of(open_suite("accept"), "accept", "cuda").stages
+    times = {"checks": 30.0, "gemm": 1000.0, "resnet50": 60.0, "soak": 60.0}
+    kept, left = fitted([(stage, times.get(stage.name, 60.0)) for stage in stages], 600.0, {"storage": "no fio"})
+    assert "gemm" in left and left["gemm"] == "takes about 16m40s, 9m30s of the budget are left"
+    assert left["soak"] == left["resnet50"] == "needs gemm, which is left out" and left["storage"] == "no fio"
+    assert [stage.name for stage in kept][:3] == ["checks", "memory", "host-device"]
+    assert {stage.name for stage in kept} | set(left) == {stage.name for stage in stages}
+    everything, nothing = fitted([(stage, 1e9) for stage in stages], None)
+    assert tuple(everything) == stages and nothing == {}
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("name", suites())
+def test_a_suite_that_comes_with_orch_is_read(name: str, device: str) -> None:
+    suite = suite_of(open_suite(name), name, device)
+    assert suite.stages[0].checks == ("all",) and all(stage.run_s for stage in suite.stages)
+
+
+def test_reference_data_has_sources_and_tolerances() -> None:
+    figures = [figure for document in open_references() for figure in references_of(document)]
+    assert {"NVIDIA H200", "*V100-SXM2*"} <= {figure.device for figure in figures}
+    assert all(figure.source and 0 < figure.tolerance < 0.5 for figure in figures)
+
+
+def test_the_projects_own_suite_wins_and_an_unknown_one_lists_the_others(tmp_path: Path) -> None:
+    (tmp_path / "quick.yaml").write_text(SMALL)
+    assert suite_of(open_suite("quick", [tmp_path]), "quick", "cuda").title == "small"
+    with pytest.raises(ConfigError, match="no suite 'quik'") as caught:
+        open_suite("quik", [tmp_path])
+    assert "did you mean 'quick'" in caught.value.hint

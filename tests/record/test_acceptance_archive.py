@@ -1,0 +1,100 @@
+"""A sealed acceptance: verified as it is, refused after any change, signed by a real key of ssh."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.archive import contents
+from orchestrator.errors import ConfigError, DataError
+from orchestrator.record.acceptance import AcceptanceDir
+from orchestrator.record.archive import Archive, seal, verify
+from orchestrator.record.signature import sign, signer
+from tests.support.acceptances import STEADY, acceptance
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceDir:
+    return acceptance(tmp_path_factory.mktemp("project") / "runs", {1: tuple(0.8 * value for value in STEADY)}, nodes=3)
+
+
+@pytest.fixture(scope="module")
+def sealed(folder: AcceptanceDir) -> tuple[Path, Archive]:
+    target = folder.path / "certificate.tar"
+    return target, seal(folder, target, contents)
+
+
+def test_it_is_verified_with_its_verdicts_and_again_gives_the_same_bytes(
+    folder: AcceptanceDir, sealed: tuple[Path, Archive], tmp_path: Path
+) -> None:
+    target, archive = sealed
+    assert verify(target, contents, archive.seal) == archive
+    assert archive.tables["verdict"] == "fail" and archive.runs == 5
+    assert [node["verdict"] for node in archive.tables["nodes"]] == ["pass", "fail", "pass"]
+    (folder.path / "certificate.html").write_text("derived")
+    again = tmp_path / "again.tar"
+    seal(folder, again, contents)
+    assert again.read_bytes() == target.read_bytes()
+    with pytest.raises(ConfigError, match="outside the bench"):
+        seal(folder, folder.path / "other.tar", contents)
+
+
+def test_a_verdict_that_is_changed_with_all_its_digests_is_refused(sealed: tuple[Path, Archive], tmp_path: Path) -> None:
+    with tarfile.open(sealed[0]) as tar:
+        tar.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    assert verify(unpacked, contents).seal == sealed[1].seal
+    record = json.loads((unpacked / "archive.json").read_text())
+    record["tables"]["nodes"][1]["verdict"] = "pass"
+    (unpacked / "archive.json").write_text(json.dumps(record, indent=1) + "\n")
+    digest = subprocess.run(["sha256sum", "archive.json"], cwd=unpacked, capture_output=True, text=True, check=True).stdout
+    lines = (unpacked / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (unpacked / "SHA256SUMS").write_text("".join([digest, *lines[1:]]))
+    with pytest.raises(DataError, match="expected 'pass' as sealed, the logs give 'fail'"):
+        verify(unpacked, contents)
+
+
+def test_a_changed_byte_anywhere_is_refused(sealed: tuple[Path, Archive], tmp_path: Path) -> None:
+    data, generator = sealed[0].read_bytes(), random.Random(4)
+    for _ in range(15):
+        changed = bytearray(data)
+        changed[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        target = tmp_path / "changed.tar"
+        target.write_bytes(changed)
+        with pytest.raises((DataError, ConfigError)):
+            verify(target, contents)
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="no ssh-keygen here")
+def test_a_signature_names_its_signer_and_no_other_seal_or_signer_passes(tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(tmp_path / name)]
+        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+    seal_of_it, other = "a" * 64, "b" * 64
+    signature = tmp_path / "certificate.tar.sig"
+    signature.write_bytes(sign(seal_of_it, tmp_path / "ours"))
+    allowed = tmp_path / "allowed"
+    allowed.write_text(f'ops@example.org namespaces="orch" {(tmp_path / "ours.pub").read_text()}')
+    assert signer(seal_of_it, signature, allowed) == "ops@example.org"
+    with pytest.raises(DataError, match="expected a signature of seal b"):
+        signer(other, signature, allowed)
+    strangers = tmp_path / "strangers"
+    strangers.write_text(f"ops@example.org {(tmp_path / 'theirs.pub').read_text()}")
+    with pytest.raises(DataError, match="by a signer in"):
+        signer(seal_of_it, signature, strangers)
+    by_hand = ["ssh-keygen", "-Y", "verify", "-f", str(allowed), "-I", "ops@example.org", "-n", "orch", "-s", str(signature)]
+    done = subprocess.run(by_hand, input=f"{seal_of_it}\n", text=True, capture_output=True, check=False)
+    assert done.returncode == 0 and "Good" in done.stdout
+    with pytest.raises(ConfigError, match="expected a key of ssh, found none"):
+        sign(seal_of_it, tmp_path / "none")
+    (tmp_path / "no-key").write_text("hello")
+    os.chmod(tmp_path / "no-key", 0o600)
+    with pytest.raises(ConfigError, match="ssh-keygen does not sign"):
+        sign(seal_of_it, tmp_path / "no-key")

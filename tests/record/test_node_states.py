@@ -1,0 +1,47 @@
+"""What a project remembers of its nodes after acceptances and what people say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import DataError
+from orchestrator.record.node_states import GOOD, OUT, SUSPECT, NodeState, judged, node_states, store
+
+AT, SLOW = "10.0.0.1", "12% slower"
+
+
+def after(*verdicts: str, address: str = AT, start: dict[str, NodeState] | None = None) -> NodeState | None:
+    states = start or {}
+    for number, verdict in enumerate(verdicts, start=1):
+        states = judged(states, {"n1": (verdict, address, SLOW)}, f"a{number}", f"day {number}")
+    return states.get("n1")
+
+
+def test_a_node_that_fails_is_suspect_since_then_and_good_when_it_passes() -> None:
+    assert after("fail") == NodeState(SUSPECT, AT, SLOW, "a1", "day 1")
+    assert after("fail", "fail") == NodeState(SUSPECT, AT, SLOW, "a2", "day 1")
+    assert after("fail", "undecided") == after("fail")
+    assert after("fail", "pass") == NodeState(GOOD, AT, "passed", "a2", "day 2")
+    assert after("pass", "pass") == NodeState(GOOD, AT, "passed", "a1", "day 1") and after("undecided") is None
+
+
+def test_what_a_person_took_out_stays_out_unless_it_is_another_machine() -> None:
+    out = {"n1": NodeState(OUT, AT, "sent back", "", "day 0")}
+    assert after("pass", "fail", start=out) == out["n1"]
+    replaced = after("fail", address="10.0.0.9", start=out)
+    assert replaced and (replaced.state, replaced.since) == (SUSPECT, "day 1")
+
+
+def test_states_are_kept_and_a_damaged_file_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / ".orch" / "nodes.json"
+    assert node_states(path) == {}
+    states = {"n1": NodeState(SUSPECT, AT, SLOW, "a1", "day 1")}
+    store(path, states)
+    assert node_states(path) == states
+    for content in ({"schema": 1}, {"schema": 1, "nodes": {"n1": {"state": "odd"}}}, {"schema": 1, "nodes": [1]}):
+        path.write_text(json.dumps(content))
+        with pytest.raises(DataError, match=r"nodes: expected a state"):
+            node_states(path)

@@ -1,0 +1,79 @@
+"""Slow units among peers, in simulated clusters whose truth is known; `benchmarks/accusations.py` has the large tables."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.accusations import NOISE, cluster, named
+from orchestrator.results.numbers.peers import against_peers
+
+CLEAN = 100
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(16, 0), (64, 2), (256, 6)])
+@pytest.mark.parametrize("noise", NOISE)
+def test_hardly_a_clean_cluster_has_a_node_named(noise: str, nodes: int, most: int) -> None:
+    generator = random.Random(7)
+    accused = [named(cluster(generator, nodes, 5, NOISE[noise])) for _ in range(CLEAN)]
+    assert sum(map(bool, accused)) <= most
+
+
+@pytest.mark.parametrize(("slow", "nodes", "least"), [(0.05, 16, 18), (0.10, 4, 19), (0.10, 64, 20), (0.20, 256, 20)])
+def test_a_slow_node_is_named_alone(slow: float, nodes: int, least: int) -> None:
+    generator = random.Random(3)
+    hits = [named(cluster(generator, nodes, 5, NOISE["measured"], slow)) == ["0"] for _ in range(20)]
+    assert sum(hits) >= least
+
+
+def test_a_third_of_the_nodes_may_be_slow() -> None:
+    generator = random.Random(5)
+    values = cluster(generator, 12, 5, NOISE["measured"])
+    slow = {name: [0.85 * value for value in of_node] if int(name) < 4 else of_node for name, of_node in values.items()}
+    assert sorted(named(slow)) == ["0", "1", "2", "3"]
+
+
+def test_a_node_that_is_disturbed_in_two_of_five_repeats_is_not_named() -> None:
+    values = {str(n): [100.0, 100.1, 99.9, 100.0, 100.1] for n in range(8)} | {"8": [80.0, 100.0, 80.0, 100.0, 100.1]}
+    judged = against_peers(values, margin=0.03)
+    assert judged and not any(unit.suspect for unit in judged.units.values())
+
+
+def test_times_are_judged_the_other_way_round() -> None:
+    values = {str(n): [1.0, 1.01, 0.99] for n in range(5)} | {"slow": [1.3, 1.31, 1.29], "fast": [0.7, 0.71, 0.69]}
+    judged = against_peers(values, margin=0.05, lower_is_better=True)
+    assert judged and [name for name, unit in judged.units.items() if unit.named] == ["slow"]
+    assert judged.units["slow"].slower == pytest.approx(0.3, abs=0.01)
+
+
+def test_noise_hides_a_difference_and_seen_says_from_where_on_none_is_hidden() -> None:
+    generator = random.Random(2)
+    judged = against_peers(cluster(generator, 4, 3, lambda chance: chance.gauss(0, 0.2)), margin=0.03)
+    assert judged and judged.seen > 0.3 and not any(unit.named for unit in judged.units.values())
+    quiet = against_peers(cluster(generator, 16, 5, NOISE["measured"]), margin=0.03)
+    assert quiet and quiet.seen < 0.06
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"a": [1.0, 1.0], "b": [1.0, 1.0]}, {"a": [1.0], "b": [1.0], "c": [1.0]},
+     {"a": [1.0, 1.0], "b": [1.0], "c": [1.0, 1.0]}, {"a": [0.0, 1.0], "b": [1.0, 1.0], "c": [1.0, 1.0]}],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_not(values: dict[str, list[float]]) -> None:
+    assert against_peers(values, margin=0.03) is None
+
+
+def test_equal_values_accuse_nobody() -> None:
+    judged = against_peers({str(n): [5.0, 5.0, 5.0] for n in range(6)}, margin=0.03)
+    assert judged and not any(unit.suspect for unit in judged.units.values())
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_hardly_a_node_of_a_clean_cluster_is_suspect_twice(noise: str) -> None:
+    generator, clusters = random.Random(11), 0
+    for _ in range(60):
+        twice = [against_peers(cluster(generator, 64, 5, NOISE[noise]), margin=0.03, comparisons=128) for _ in range(2)]
+        suspects = [{name for name, unit in peers.units.items() if unit.suspect} for peers in twice if peers]
+        clusters += bool(suspects[0] & suspects[1])
+    assert clusters <= 1

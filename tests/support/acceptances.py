@@ -1,0 +1,128 @@
+"""Acceptances as a controller leaves them: planned by the real planner, with logs that have the given numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator import yamlfile
+from orchestrator.inventory import Host
+from orchestrator.plan import Limits
+from orchestrator.plan.bench import plan_run
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.request import planned, request_of
+from orchestrator.plan.suite import choices_of, suite_of
+from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord, Attempt
+from orchestrator.record.benchfile import bench_record
+from orchestrator.record.manifest import manifest_of
+from orchestrator.record.rundir import BenchDir
+
+SUITE = """\
+title: small
+stages:
+  - {name: checks, checks: all, framework: gemm, run: 30s}
+  - name: gemm
+    bench: gemm
+    choices: {dtype: bf16, repeats: 5, steps: 6, warmup_steps: 2, options: {sizes: "8192"}}
+    run: 20s
+    needs: [checks]
+    bars: [{metric: tflops_rank, at: {size: 8192}, peers: 3%, earlier: 5%}]
+"""
+REFERENCE = """\
+device: "NVIDIA H200"
+source: "a table"
+figures: [{framework: gemm, metric: tflops_rank, at: {dtype: bf16, size: 8192}, value: 668.76, tolerance: 8%}]
+"""
+FACTS = {"hostname": "box", "boot_id": "b", "host_key": "k", "cpu": "a cpu"}
+STEADY = (660.0, 661.0, 659.5, 660.2, 660.7)
+
+
+def hosts_of(count: int, gpus: int = 1) -> list[Host]:
+    return [Host(f"node{n}", f"10.11.0.{n + 1}", gpus=gpus) for n in range(1, count + 1)]
+
+
+def acceptance(
+    root: Path,
+    tflops: Mapping[int, Sequence[float]],
+    *,
+    nodes: int,
+    gpus: int = 1,
+    name: str = "a1-small",
+    checks: Sequence[Mapping[str, str]] = (),
+    earlier: Mapping[str, Any] | None = None,
+    suite: str = SUITE,
+    device: str = "NVIDIA H200",
+) -> AcceptanceDir:
+    """Return an acceptance of its ``gemm`` stage. ``tflops`` has the values of ranks over repeats; others have `STEADY`."""
+    hosts, document = hosts_of(nodes, gpus), yamlfile.loads(suite, "small.yaml")
+    stage = suite_of(document, "small", "cuda").stages[1]
+    folder = open_framework("gemm")
+    request = request_of(
+        "gemm", run_file=yamlfile.Document(choices_of(document, stage, nodes, gpus).value, {}, "x"), baseline=False
+    )
+    plan = planned(request, [folder], hosts, bench_id=f"{name}.bench", seed=1)
+    record = AcceptanceRecord(
+        acceptance_id=name,
+        created="2026-11-24T08:00:00Z",
+        orch="0.1.0",
+        argv=("orch", "accept"),
+        suite="small",
+        document=suite,
+        references=(REFERENCE,),
+        device="cuda",
+        inventory="cluster.yaml",
+        hosts={host.name: host.address for host in hosts},
+        stages=("checks", "gemm"),
+        left_out={"soak": "takes about 5h, 1h of the budget are left"},
+        attempts=(Attempt("gemm", plan.bench_id, tuple(host.name for host in hosts)),),
+        over={"checks": "", "gemm": ""},
+        earlier=earlier or {},
+    )
+    made = AcceptanceDir.create(root, record)
+    made.write_checks({host.name: FACTS for host in hosts}, [dict(check) for check in checks])
+    content = bench_record(plan, {}, hosts, "cluster.yaml", (), Limits(), (), ("orch", "accept"))
+    bench = BenchDir.create(made.path, content.as_dict())
+    for run in plan.planned():
+        decided = plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=29500)
+        manifest = manifest_of(decided, run.folder, plan.bench_id, {host.name: FACTS for host in hosts})
+        outcome = {"state": "finished", "error": None, "clean": {}}
+        directory = bench.run(run.run_id)
+        directory.write_manifest({**manifest, "outcome": outcome})
+        world = nodes * gpus
+        for node, host in enumerate(hosts):
+            ranks = range(node * gpus, (node + 1) * gpus)
+            logs = {"node.out": "", "node.err": ""}
+            for rank in ranks:
+                value = tflops.get(rank, STEADY)[run.repeat - 1] * (1 + 0.0003 * ((rank * 7 + run.repeat) % 5))
+                logs[f"rank-{rank}.out"] = _log(rank, node, gpus, world, value, device)
+                logs[f"rank-{rank}.err"] = ""
+            data = {file: text.encode() for file, text in logs.items()}
+            for file, content_of_file in data.items():
+                directory.write_log(host.name, file, content_of_file)
+            exit_record = _exit(run.run_id, node, ranks, gpus, data)
+            directory.write_log(host.name, "exit.json", json.dumps(exit_record).encode())
+    return made
+
+
+def _log(rank: int, node: int, gpus: int, world: int, tflops: float, device: str) -> str:
+    place = f"rank={rank} local_rank={rank % gpus} world_size={world} node_rank={node} host=box{node} pid={100 + rank}"
+    text = f"orch {place} device={device}\n"
+    text += f"orch gemm size=8192 calls=400 time_s=0.001 min_time_s=0.001 tflops={tflops:.4f}\n"
+    facts = {
+        "world_size": world, "ranks": list(range(world)), "hosts": [f"box{n}" for n in range(world // gpus)],
+        "devices": [{"name": device, "count": world}], "steps": 6, "warmup_steps": 2, "model": "gemm", "dtype": "bf16",
+        "framework": "pytorch", "framework_version": "2.11.0", "nccl": None, "simulated": False, "sizes": "8192", "remarks": [],
+    }  # fmt: skip
+    return text + (f"orch done {json.dumps(facts)}\n" if rank == 0 else "")
+
+
+def _exit(run_id: str, node: int, ranks: range, gpus: int, files: Mapping[str, bytes]) -> dict[str, Any]:
+    digests = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
+    return {
+        "schema": 1, "run_id": run_id, "node_rank": node, "state": "finished", "code": 0, "signal": None, "reason": None,
+        "started_mono_s": 1.0, "ended_mono_s": 81.0, "boot_id": "x", "files": digests,
+        "ranks": [{"rank": rank, "local_rank": rank % gpus, "code": 0, "signal": None} for rank in ranks],
+    }  # fmt: skip
