@@ -37,6 +37,7 @@ import argparse
 from contextlib import nullcontext
 from typing import Any
 
+import rank_progress
 import torch
 import trainer
 from lm_adamw import Compiled
@@ -293,10 +294,12 @@ def train(
         trainer.say_start(start, skipped=0)
     for number in range(1, args.steps + 1):
         clock.begin()
+        rank_progress.mark(number, "step")
         with from_root() if number == 1 else nullcontext():  # cuDNN's attention compiles its kernels
             loss = taken(model, *batches[number])
         tell(clock.mark(number, loss, scale_now(model.optimizer)))
     tell(clock.rest())
+    rank_progress.mark(args.steps, "end")
     held = memory_bytes(device)
     of_steps = {
         "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),

@@ -1,8 +1,8 @@
 """Simulate an accelerator: sleep for the compute of a step, then really all-reduce its gradients over TCP.
 
-Needs Python 3.6 or newer and, next to this file, simulated_meeting.py and simulated_ring.py. It prints the same lines as the
-other trainers, and the last one has `"simulated": true`: network, launch and logs are real, the computation is not. One
-process per rank, which reads its rank from the environment:
+Needs Python 3.6 or newer and, next to this file, rank_progress.py, simulated_meeting.py and simulated_ring.py. It prints the
+same lines as the other trainers, and the last one has `"simulated": true`: network, launch and logs are real, the computation
+is not. One process per rank, which reads its rank from the environment:
 
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5 &
     RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5
@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from typing import Any, Dict, List
 
+import rank_progress
 from simulated_meeting import Identity, PeerError, farewell, identity, rendezvous
 from simulated_ring import FLOAT_BYTES, Ring
 
@@ -165,15 +166,18 @@ def train(args: argparse.Namespace, me: Identity, ring: Ring) -> None:
     if me.rank == 0:
         say(f"step=0 t={before:.6f} step_time_s=0 samples=0 loss=nan")
     for step in range(1, args.steps + 1):
+        rank_progress.mark(step, "compute")
         if step == args.fail_at_step and me.rank == args.fail_rank:
             FAULTS[args.fail_mode]()
         begun = time.monotonic()
         sleep_until(begun + compute_s(args) * (1 + noise.random() * args.jitter_percent / 100))
+        rank_progress.mark(step, "collective")
         ring.all_reduce(step)
         now = time.monotonic()
         if me.rank == 0:
             say(f"step={step} t={now:.6f} step_time_s={now - before:.6f} samples={args.batch_size * me.world_size} loss=nan")
         before = now
+    rank_progress.mark(args.steps, "end")
 
 
 def main() -> None:

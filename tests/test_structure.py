@@ -47,9 +47,9 @@ MAY_USE = {
 # modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "compare/causes compare/cells explain/prediction history published/doubts published/folders published/foreign "
-        "published/language published/language_doubts published/nearest published/reference published/rules published/schema "
-        "published/tables tune/answer tune/candidates tune/halving tune/state"
+        "compare/causes compare/cells explain/prediction hang/verdict history published/doubts published/folders "
+        "published/foreign published/language published/language_doubts published/nearest published/reference published/rules "
+        "published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
@@ -62,8 +62,8 @@ DOORS = {
         "published_schema render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial words"
     ),
     "record": (
-        "archive bench_parts benchfile borrow defaults evidence journal manifest node_record owed project refused removal "
-        "reread rundir sealed state_file submission"
+        "archive bench_parts benchfile borrow defaults evidence hang_report journal manifest node_record owed project refused "
+        "removal reread rundir sealed state_file submission"
     ),
     "report": "cells checks compare explain formats/json history published published_language terminal text trend tune",
     "results": (

@@ -40,6 +40,8 @@ class Event:
     TAKEN_OVER = "taken_over"
     LINE_LOST = "line_lost"
     REATTACHED = "reattached"
+    STALLED = "stalled"
+    RESUMED = "resumed"
     STOPPING = "stopping"
     FINISHED = "finished"
     FAILED = "failed"
@@ -70,6 +72,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     Event.TAKEN_OVER: ("run",),
     Event.LINE_LOST: ("run", "host", "error"),
     Event.REATTACHED: ("run", "host"),
+    Event.STALLED: ("run", "words"),
+    Event.RESUMED: ("run", "silent_s"),
     Event.STOPPING: ("run", "reason"),
     **dict.fromkeys(ENDS, ("run", "error")),
     Event.COLLECTED: ("run",),
