@@ -81,7 +81,7 @@ class Line:
         del self.buffer[:count]
         return data
 
-    def more(self, within_s: float) -> None:
+    def more(self, within_s: float = 10.0) -> None:
         assert self.process.stdout
         ready = select.select([self.process.stdout], [], [], within_s)[0]
         assert ready, f"nothing within {within_s:g} s, so far {bytes(self.buffer)!r}"
