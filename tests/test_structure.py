@@ -115,11 +115,11 @@ EFFECTS = {
 # What a file that runs on nodes may import besides the standard library: libraries first, then files of the folder that travel
 # with it. The runner, make_dataset.py and trainer.py stand in no row: they need nothing but Python.
 FRAMEWORKS = {
-    "train_pytorch": "torch trainer loaders torch_ranks torch_models torch_gathered_pool torch_packed torch_steps torch_images"
-    " torch_parts torch_batch_search torch_clock",
+    "train_pytorch": "torch trainer rank_progress loaders torch_ranks torch_models torch_gathered_pool torch_packed"
+    " torch_steps torch_images torch_parts torch_batch_search torch_clock",
     "torch_clock": "torch trainer",
-    "train_lm": "torch trainer torch_ranks torch_clock lm_adamw lm_batch_search lm_float8 lm_models lm_optimizer lm_parallel"
-    " lm_parts lm_steps",
+    "train_lm": "torch trainer rank_progress torch_ranks torch_clock lm_adamw lm_batch_search lm_float8 lm_models"
+    " lm_optimizer lm_parallel lm_parts lm_steps",
     "lm_batch_search": "torch trainer torch_ranks lm_loss lm_models lm_parallel lm_steps",
     "lm_models": "torch lm_experts lm_recompute",
     "lm_experts": "torch",
@@ -131,7 +131,7 @@ FRAMEWORKS = {
     "lm_parallel": "torch lm_float8 lm_models",
     "lm_steps": "torch lm_loss lm_models lm_optimizer lm_parallel torch_stamps",
     "lm_parts": "torch lm_steps torch_packed torch_stamps",
-    "torch_ranks": "torch trainer",
+    "torch_ranks": "torch trainer rank_progress",
     "torch_models": "torch",
     "torch_gathered_pool": "torch",
     "torch_packed": "torch",
@@ -149,18 +149,19 @@ FRAMEWORKS = {
     "gemm": "torch trainer torch_ranks device_bench",
     "memory_bandwidth": "torch trainer torch_ranks device_bench known_values",
     "host_device": "torch trainer torch_ranks device_bench known_values",
-    "train_tensorflow": "tensorflow trainer tf_models tf_ranks tf_images",
+    "train_tensorflow": "tensorflow trainer rank_progress tf_models tf_ranks tf_images",
     "tf_models": "tensorflow",
     "tf_ranks": "tensorflow trainer",
     "tf_images": "tensorflow tf_models tf_ranks",
-    "train_paddle": "paddle trainer paddle_ranks paddle_images loaders",
+    "train_paddle": "paddle trainer rank_progress paddle_ranks paddle_images loaders",
     "paddle_ranks": "paddle trainer",
     "paddle_images": "paddle numpy nvidia trainer paddle_ranks loaders",
-    "train_jax_lm": "jax numpy trainer jax_transformer",
+    "train_jax_lm": "jax numpy trainer rank_progress jax_transformer",
     "jax_transformer": "jax",
-    "train_deepspeed_lm": "torch deepspeed trainer lm_loss lm_models lm_parallel lm_steps torch_clock torch_ranks",
-    "train_hf_lm": "torch transformers accelerate trainer torch_ranks",
-    "train_simulated": "simulated_meeting simulated_ring",
+    "train_deepspeed_lm": "torch deepspeed trainer rank_progress lm_loss lm_models lm_parallel lm_steps torch_clock"
+    " torch_ranks",
+    "train_hf_lm": "torch transformers accelerate trainer rank_progress torch_ranks",
+    "train_simulated": "rank_progress simulated_meeting simulated_ring",
     "simulated_meeting": "",
     "simulated_ring": "simulated_meeting",
     "loaders": "nvidia PIL numpy",
@@ -170,7 +171,7 @@ HEAVY = [
     "fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "matplotlib", "jinja2", "yaml", "ClusterShell", "cryptography",
 ]  # fmt: skip
 MAX_LINES = 350
-SIMULATED = ("train_simulated", "simulated_meeting", "simulated_ring")
+SIMULATED = ("train_simulated", "rank_progress", "simulated_meeting", "simulated_ring")
 
 
 @cache
