@@ -24,6 +24,7 @@ MODULES = {
     "tune": ("tune",),
     "resume": ("resume", "attach"),
     "running": ("status", "logs", "cancel"),
+    "stacks": ("stacks",),
     "collect": ("collect",),
     "summarize": ("summarize",),
     "history": ("history",),

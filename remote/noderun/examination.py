@@ -32,7 +32,7 @@ class Examination:
         self.overdue = ""
         self.overdue_since = 0.0
 
-    def begin(self, node_rank, owned):
+    def begin(self, owned):
         """Begin to look, unless a look is under way."""
         if self.pid:
             return
@@ -53,7 +53,7 @@ class Examination:
                 # All but the pipe: the supervisor's sockets stand for its life.
                 os.dup2(writing, 3)
                 os.closerange(4, 1024)
-                write_json(self.path, examine(self.directory, node_rank, owned))
+                write_json(self.path, examine(self.directory, owned))
         finally:
             os._exit(0)
 

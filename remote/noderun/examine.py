@@ -43,7 +43,7 @@ OF_A_DESCRIPTOR = (
 WRITING = ("write", "writev", "pwrite64")
 
 
-def examine(directory, node_rank, owned):
+def examine(directory, owned):
     """Return what every rank of a run does. ``owned``: the process ids of the run on this node. Takes about a second, some more
     where ranks do not answer."""
     ranks = rank_processes(directory)
@@ -80,7 +80,6 @@ def examine(directory, node_rank, owned):
         entry["blocked_pipe"] = blocked_pipe(entry)
     return {
         "schema": EXAMINE_SCHEMA,
-        "node_rank": node_rank,
         "mono": time.monotonic(),
         "ranks": entries,
         "interfaces": {name: grown_by(counters.get(name), counts) for name, counts in interfaces().items()},

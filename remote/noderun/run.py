@@ -275,7 +275,7 @@ class Run:
 
     def examine(self):
         """Begin to look at what every rank does; the report is told."""
-        self.examination.begin(self.order["node_rank"], sorted(self.owned()))
+        self.examination.begin(sorted(self.owned()))
 
     def tell_examined(self):
         """Tell the report of a look that is over, and stop an overdue run that no controller is going to stop."""
