@@ -116,7 +116,7 @@ StallTimeout = Annotated[
         parser=duration("--stall-timeout", 1),
         metavar="TIME",
         show_default="10m",
-        help="Most time between two lines of a log.",
+        help="Most time between two lines of a log; a proven hang ends a run earlier.",
     ),
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold; --wait 30m: at most that long.")]

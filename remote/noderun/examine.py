@@ -49,9 +49,11 @@ def examine(directory, owned):
     ranks = rank_processes(directory)
     table = processes()
     trees = {rank: tree_of(pid, table) for rank, pid in ranks.items()}
+    states = {rank: of_task("/proc/%d" % pid)["state"] for rank, pid in ranks.items()}
+    halted = [rank for rank, pid in ranks.items() if states[rank] in ("T", "t") or is_frozen(pid)]
+    # They answer before they are watched, so that what an answer costs them is not taken for their own work.
+    words = own_words({rank: Question(directory, rank, pid) for rank, pid in ranks.items() if rank not in halted})
     before = {rank: tree_seen(tree) for rank, tree in trees.items()}
-    halted = [rank for rank, first in before.items() if first[0]["state"] in ("T", "t") or is_frozen(ranks[rank])]
-    questions = {rank: Question(directory, rank, pid) for rank, pid in ranks.items() if rank not in halted}
     began, counters = time.monotonic(), interfaces()
     ras = ras_status(owned)
     time.sleep(max(0.0, began + WINDOW_S - time.monotonic()))
@@ -74,7 +76,6 @@ def examine(directory, owned):
         for thread in entry["threads"]:
             thread["cpu_s"] = round(max(0.0, thread["used_s"] - of_threads.get(thread["tid"], thread)["used_s"]), 3)
         entries.append(entry)
-    words = own_words(questions)
     for entry in entries:
         entry.update(words.get(entry["rank"], {}))
         entry["blocked_pipe"] = blocked_pipe(entry)

@@ -13,7 +13,8 @@ MOST_CONNECTIONS = 96
 
 def tcp_rows(pid):
     """Return {inode: (state, local address, local port, remote address, remote port, tx bytes, rx bytes, retransmits)} of the
-    TCP sockets in the network that a process has; as documented in Documentation/networking/proc_net_tcp.rst."""
+    TCP sockets in the network that a process has; as documented in Documentation/networking/proc_net_tcp.rst. Probes that
+    nobody answers count as retransmits: what cannot even leave this node is probed for."""
     rows = {}
     for name in ("tcp", "tcp6"):
         try:
@@ -27,7 +28,7 @@ def tcp_rows(pid):
                 continue
             local, remote = (address_of_words(word) for word in words[1:3])
             sent, received = (int(word, 16) for word in words[4].split(":"))
-            rows[words[9]] = (words[3],) + local + remote + (sent, received, int(words[6], 16))
+            rows[words[9]] = (words[3],) + local + remote + (sent, received, max(int(words[6], 16), int(words[8])))
     return rows
 
 

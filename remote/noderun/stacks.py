@@ -52,15 +52,16 @@ class Question:
         has_stacks = self.stacks_from is None or size_of(self.base + ".stacks") > self.stacks_from
         return has_stacks and (not self.asked or modified(self.base + ".collectives") != self.was)
 
-    def words(self):
-        """Return ``python``, the lines of its stacks, and ``collectives``, the last ones that it began."""
+    def words(self, until):
+        """Return ``python``, the lines of its stacks, and ``collectives``, the last ones that it began. py-spy is waited for
+        ``until`` then, on the monotonic clock."""
         entry = {}
         if self.stacks_from is not None:
             data = read_slice(self.base + ".stacks", self.stacks_from, MOST_STACK_BYTES)
             entry["python"] = data.decode("utf-8", "replace").splitlines()[:120]
         elif self.spy is not None:
             with contextlib.suppress(Exception):
-                text = self.spy.communicate(timeout=SPY_S)[0].decode("utf-8", "replace")
+                text = self.spy.communicate(timeout=max(0.0, until - time.monotonic()))[0].decode("utf-8", "replace")
                 entry["python"] = text[:MOST_STACK_BYTES].splitlines()[:120]
             self.spy.kill()
         if self.asked and modified(self.base + ".collectives") != self.was:
@@ -71,10 +72,11 @@ class Question:
 
 def own_words(questions):
     """Return {rank: words} of all ranks that were asked; those that do not answer are waited for no longer than a moment."""
-    deadline = time.monotonic() + ANSWER_S
+    began = time.monotonic()
+    deadline = began + ANSWER_S
     while time.monotonic() < deadline and not all(question.answered() for question in questions.values()):
         time.sleep(0.02)
-    return {rank: question.words() for rank, question in questions.items()}
+    return {rank: question.words(began + SPY_S) for rank, question in questions.items()}
 
 
 def last_collectives(data):

@@ -1,6 +1,7 @@
 """Hang ranks of the simulated trainer in every way, many times, and print how often the right one was named, and how soon.
 
     python -m tests.faults.hangs [--trials N] [--faults stop,loop,…] [--jobs N] [--seed N] [--json FILE]
+    python -m tests.faults.hangs --torch [--trials N] [--faults stop,nosync,…] [--jobs N]
     python -m tests.faults.hangs --pauses HOURS [--jobs N]
 
 Each trial has real supervisors, wrappers, ranks and reports; what is left out is ssh, so that many trials run side by side: a
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import re
 import select
 import signal
 import socket
@@ -45,8 +47,15 @@ SCRIPT = """\
 #!/bin/bash
 export RANK={rank} LOCAL_RANK=0 NODE_RANK={rank} WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port}
 export PYTHONPATH={injected} {given}
-exec {python} -I -S {wrapper} -- {python} -u {trainer} --steps {steps} --compute-ms 100 --gradient-mb 0.1 --timeout-s 600
+exec {python} -I -S {wrapper} -- {python} -u {remote}/{trainer}
 """
+SIMULATED = "train_simulated.py --steps 1000000 --compute-ms 100 --gradient-mb 0.1 --timeout-s 600"
+TORCH = (
+    "train_pytorch.py --steps 100000 --device cpu --dtype fp32 --batch-size 2 --image-size 32 --num-classes 10 --solo-steps 0"
+    " --timeout-s 1800"
+)
+OF_TORCH = "INJECT_AT_ONCE=1 GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 TORCH_FR_BUFFER_SIZE=512"
+TORCH_FAULTS = ("stop", "loop", "asleep", "nosync", "barrier")
 
 
 @dataclass(slots=True)
@@ -69,16 +78,15 @@ class Result:
     @property
     def is_wrong(self) -> bool:
         """Whether a healthy rank was named, at the end or in a suspicion."""
-        suspected = [
-            line for line in self.said if ": rank" in line and f": rank {self.rank} on node{self.rank + 1} " not in line
-        ]
+        accusing = [line for line in self.said if re.search(r"usually \S+ s: ranks? \d", line)]
+        suspected = [line for line in accusing if f" s: rank {self.rank} on node{self.rank + 1} " not in line]
         return bool(suspected) or (self.named is not None and not self.is_right)
 
 
 class World:
     """The nodes of one run, with a rank each, and what a controller does with their events."""
 
-    def __init__(self, scratch: Path, nodes: int, given: str, steps: int = 1000000) -> None:
+    def __init__(self, scratch: Path, nodes: int, given: str, trainer: str = SIMULATED) -> None:
         self.machines = [
             Machine(scratch / f"node{rank + 1}", name=f"node{rank + 1}", mark=f"{scratch}/{rank}") for rank in range(nodes)
         ]
@@ -93,9 +101,9 @@ class World:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         for rank, machine in enumerate(self.machines):
-            words = {"rank": rank, "ranks": nodes, "port": port, "injected": INJECTED, "given": given, "steps": steps}
+            words = {"rank": rank, "ranks": nodes, "port": port, "injected": INJECTED, "given": given, "trainer": trainer}
             words |= {"python": sys.executable, "wrapper": machine.root / "payload/x/rank_wrapper.py"}
-            script = SCRIPT.format(**words, trainer=REPOSITORY / "remote" / "train_simulated.py")
+            script = SCRIPT.format(**words, remote=REPOSITORY / "remote")
             files = machine.stage(self.run_id, script)
             line = machine.supervisor(self.run_id)
             limits = {"limit_s": 36000.0, "first_line_s": 600.0, "stall_s": 600.0, "lease_s": 120.0, "node_rank": rank}
@@ -197,19 +205,22 @@ def broken(world: World, fault: str, rank: int, scratch: Path) -> Iterator[None]
                 group.rmdir()
 
 
-def trial(number: int, fault: str, seed: int) -> Result:
-    """Run one trial."""
+def trial(number: int, fault: str, seed: int, torch: bool) -> Result:
+    """Run one trial, of PyTorch with gloo if ``torch``."""
     chance = random.Random(f"{seed}/{number}")
     nodes = (2, 4)[number % 2]
     rank = number // 2 % nodes
     result = Result(fault, nodes, rank)
     with tempfile.TemporaryDirectory(prefix="hang-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
-        world = World(scratch, nodes, f"INJECT_FAULT={scratch}/fault")
+        given = f"INJECT_FAULT={scratch}/fault"
+        world = World(scratch, nodes, f"{given} {OF_TORCH}", TORCH) if torch else World(scratch, nodes, given)
         try:
-            until, ready = time.monotonic() + 300, READY_STEP + chance.randrange(20)
-            while world.step() < ready and time.monotonic() < until:
+            until, ready = time.monotonic() + 600, READY_STEP // (3 if torch else 1) + chance.randrange(20)
+            while world.step() < ready:
                 world.turn()
+                if time.monotonic() > until or world.failures:
+                    raise RuntimeError(f"step {ready} was not reached: {world.failures[:1]}")
             with broken(world, fault, rank, scratch):
                 _watch(world, result)
             world.stop()
@@ -280,7 +291,8 @@ def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description="Hang ranks and count who is named.")
     parser.add_argument("--trials", type=int, default=24, help="trials of each fault")
-    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--torch", action="store_true", help="ranks of PyTorch with gloo in place of simulated ones")
+    parser.add_argument("--faults", default="", help=f"of {', '.join(FAULTS)}; with --torch of {', '.join(TORCH_FAULTS)}")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -296,9 +308,10 @@ def main() -> None:
             stops = sum(bool(one["reason"]) for one in told)
             print(f"{sum(one['hours'] for one in told):.2f} hours of runs, {stops} of {len(told)} stopped")
             return
-        work = [(number, fault) for number in range(args.trials) for fault in args.faults.split(",")]
+        faults = args.faults.split(",") if args.faults else TORCH_FAULTS if args.torch else FAULTS
+        work = [(number, fault) for number in range(args.trials) for fault in faults]
         results = []
-        for result in pool.map(lambda pair: _one(*pair, args.seed), work):
+        for result in pool.map(lambda pair: _one(*pair, args.seed, args.torch), work):
             results.append(result)
             mark = "WRONG" if result.is_wrong else "ok" if result.is_right else "none"
             where = f"{result.fault} {result.nodes}n rank {result.rank}"
@@ -308,9 +321,9 @@ def main() -> None:
     print(table(results))
 
 
-def _one(number: int, fault: str, seed: int) -> Result:
+def _one(number: int, fault: str, seed: int, torch: bool) -> Result:
     try:
-        return trial(number, fault, seed)
+        return trial(number, fault, seed, torch)
     except Exception as error:  # counted as a miss, and said
         return Result(fault, 0, -1, sentence=f"{type(error).__name__}: {error}")
 

@@ -1,13 +1,15 @@
 """Loaded by the Python of a node when its folder is in PYTHONPATH: breaks or pauses a rank that knows nothing of it.
 
 What happens comes about in a `time.sleep` of the main thread, which is how the simulated trainer computes: outside of every
-collective. A fault comes at SIGUSR1, and the file that ``INJECT_FAULT`` names says which one. Pauses come by themselves, as
+collective. A fault comes at SIGUSR1, and the file that ``INJECT_FAULT`` names says which one; with ``INJECT_AT_ONCE`` it comes
+about in the handler, for programs that compute in C and not in `time.sleep`. Pauses come by themselves, as
 often and as long as ``INJECT_PAUSES`` says (seconds from one to the next, the shortest, the longest); with
 ``INJECT_SILENT`` the rank reports no progress, as programs of others do not.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -54,7 +56,29 @@ def _skip() -> None:
     sys.modules["simulated_ring"].Ring.all_reduce = lambda self, step: None  # type: ignore[attr-defined]
 
 
-_FAULTS = {"loop": _loop, "asleep": _asleep, "lock": _lock, "socket": _socket, "pipe": _pipe, "skip": _skip}
+def _unsynchronised() -> None:
+    """Let DistributedDataParallel average nothing from now on, as in a `no_sync` that was never left."""
+    torch = sys.modules["torch"]
+    for thing in gc.get_objects():
+        if isinstance(thing, torch.nn.parallel.DistributedDataParallel):
+            thing.require_backward_grad_sync = False
+
+
+def _barrier() -> None:
+    """Call a collective that no other rank calls."""
+    sys.modules["torch"].distributed.barrier()
+
+
+_FAULTS = {
+    "nosync": _unsynchronised,
+    "barrier": _barrier,
+    "loop": _loop,
+    "asleep": _asleep,
+    "lock": _lock,
+    "socket": _socket,
+    "pipe": _pipe,
+    "skip": _skip,
+}
 
 
 def _checkpoint(seconds: float) -> None:
@@ -88,6 +112,8 @@ _PAUSES = (_checkpoint, _evaluation, _compilation, _upload)
 def _ask(*_: Any) -> None:
     with open(os.environ["INJECT_FAULT"]) as file:
         _asked.append(file.read().strip())
+    if "INJECT_AT_ONCE" in os.environ:
+        _FAULTS[_asked.pop()]()
 
 
 def _sleep_or_break(seconds: float) -> None:

@@ -197,7 +197,7 @@ def test_a_signal_is_sent_only_to_a_program_that_catches_it(tmp_path: Path) -> N
     process = subprocess.Popen(["sleep", "60"])
     try:
         question = loaded("stacks").Question(str(tmp_path), 0, process.pid)
-        assert question.words() == {} and process.poll() is None
+        assert question.words(0.0) == {} and process.poll() is None
         assert not loaded("stacks").catches(process.pid, signal.SIGRTMIN + 14)
     finally:
         process.kill()
