@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.analysis.hang import Verdict, verdict
-from orchestrator.analysis.hang.verdict import LATE, NOW, SOON
+from orchestrator.analysis.hang.verdict import LATE, NOW, SOON, gone_on
 from orchestrator.controller.events import Resumed, Stalled
 from orchestrator.controller.peer import Peer
 from orchestrator.controller.stage import Stage
@@ -64,7 +64,9 @@ class HangWatch:
         self._reports: dict[str, HangReport] = {}
         self._asked: frozenset[str] = frozenset()
         self._asked_at: float | None = None
+        self._asked_since = 0.0
         self._next_look = 0.0
+        self._seen: Mapping[str, HangReport] = {}
         self._verdict: Verdict | None = None
         self._said: Verdict | None = None
         self._reason = ""
@@ -78,7 +80,8 @@ class HangWatch:
             case "resumed":
                 self._resume(name, event["at"])
             case "overdue":
-                self.overdue = self.overdue or str(event["reason"])
+                if not self.overdue:
+                    self.overdue, self._next_look = str(event["reason"]), 0.0
             case "examined":
                 self._reports[name] = HangReport.of(event.get("report"))
 
@@ -87,14 +90,19 @@ class HangWatch:
         if not self.overdue and not self._silences:
             return ""
         if self._asked_at is None:
-            if now >= self._next_look or self.overdue:
+            if now >= self._next_look:
                 self._ask(now, peers)
             return ""
         if not self._asked <= self._reports.keys() and now - self._asked_at < _LOOK_S:
             return ""
         self._asked_at = None
         seen = {name: report for name, report in self._reports.items() if name in self._asked}
-        return self._judge(now, verdict(seen, self.placed))
+        judged = verdict(seen, self.placed)
+        moving = gone_on(self._seen, seen) if judged.kind != "ahead" else None
+        before, self._verdict, self._seen = self._verdict, judged, seen
+        if self.overdue:
+            return self._judge_overdue(now, judged, before, moving)
+        return self._judge_silence(now, judged, agrees=before is not None and before.key == judged.key and moving is None)
 
     def outcome(self, state: str, error: OrchError | None) -> tuple[str, OrchError | None]:
         """Return the state and the cause of a run: the verdict if the run was ended for it, and nothing failed before."""
@@ -104,21 +112,30 @@ class HangWatch:
         return state, RunError(text, kind="run_timeout", host=self.ended_by.host, run_id=self.run_id, phase="watch")
 
     def _ask(self, now: float, peers: Mapping[str, Peer]) -> None:
-        self._asked_at, self._reports = now, {}
+        self._asked_at = self._asked_since = now
+        self._reports = {}
         self._asked = frozenset(name for name, peer in peers.items() if not peer.over and not peer.attaching)
         for name in self._asked:
             peers[name].send("examine")
 
-    def _judge(self, now: float, judged: Verdict) -> str:
-        agrees = self._verdict is not None and self._verdict.key == judged.key
-        self._verdict = judged
-        if self.overdue:
-            return self._end(judged, f"{self.overdue}; {judged.message}")
+    def _judge_overdue(self, now: float, judged: Verdict, before: Verdict | None, moving: Verdict | None) -> str:
+        """Return the reason to stop a run that has reached a limit, after two looks, as a run that goes on has no culprit."""
+        is_proven = judged.kind in NOW or (before is not None and before.key == judged.key)
+        if before is None and not is_proven and now - self._asked_since < _LOOK_S / 2:
+            self._next_look = now + _BETWEEN_S
+            return ""
+        told = moving or (judged if is_proven else Verdict("unknown", "it cannot be told which rank is the cause"))
+        kind, _, limit = self.overdue.partition(": ")
+        words = (told.message, limit) if told.ranks else (limit, told.message)
+        return self._end(told, f"{kind}: {'; '.join(words)}")
+
+    def _judge_silence(self, now: float, judged: Verdict, *, agrees: bool) -> str:
+        """Say what two looks agree on, and return the reason to stop a run that is silent for long enough for its cause."""
         silent_s = now - min(silence.since for silence in self._silences.values())
         usual_s = max(silence.usual_s for silence in self._silences.values())
         pause_s = max(silence.pause_s for silence in self._silences.values())
         silence = f"no step for {silent_s:.1f} s, usually {usual_s:.2g} s"
-        if self._said is None or self._said.key != judged.key:
+        if agrees and (self._said is None or self._said.key != judged.key):
             self._said = judged
             words = f"{silence}: {judged.sentence}"
             self.stage.journal(Event.STALLED, words=words)
@@ -138,7 +155,7 @@ class HangWatch:
 
     def _resume(self, name: str, at: float) -> None:
         silence = self._silences.pop(name, None)
-        self._verdict = None
+        self._verdict, self._seen = None, {}
         if self._said is not None and silence is not None and not self._silences:
             self._said = None
             self.stage.journal(Event.RESUMED, silent_s=round(at - silence.since, 1))

@@ -138,7 +138,27 @@ def test_a_verdict_that_changes_between_two_looks_ends_nothing() -> None:
         assert run.watch.turn(run.now, run.peers) == ""  # type: ignore[arg-type]
 
 
-def test_a_limit_ends_a_run_after_one_look_with_all_that_was_seen() -> None:
+def test_a_run_that_goes_on_when_it_reaches_a_limit_has_no_culprit() -> None:
+    run = Run([WAITS, ASLEEP])
+    run.tell(0, "overdue", reason="run_timeout: longer than 60 s")
+    while len(run.asked) < 2:
+        assert run.watch.turn(run.now, run.peers) == ""  # type: ignore[arg-type]
+    run.does = [does | {"progress": {"step": 9, "phase": "compute", "marks": 40}} for does in run.does]
+    assert run.stops() == "run_timeout: longer than 60 s; ranks 0, 1 still went on, in step 9"
+    _, error = run.watch.outcome("failed", RunError("x", kind="run_timeout", host="node1"))
+    assert error is not None and error.host == ""
+
+
+def test_a_silence_in_which_a_rank_goes_on_ends_nothing_and_names_nobody() -> None:
+    run = Run([WAITS, ASLEEP])
+    run.stall()
+    for mark in range(200):
+        run.does[1] = ASLEEP | {"progress": {"step": 7, "phase": "input", "marks": mark}}
+        assert run.stops(0.5) == ""
+    assert run.said == []
+
+
+def test_a_limit_ends_a_run_after_two_looks_with_all_that_was_seen() -> None:
     run = Run([WAITS, WAITS])
     run.tell(0, "overdue", reason="run_timeout: no new line for 600 s")
     reason = run.stops()
@@ -152,7 +172,7 @@ def test_a_node_that_does_not_answer_holds_up_no_stop() -> None:
     run.silent = {"node1"}
     run.tell(1, "overdue", reason="run_timeout: longer than 60 s")
     reason = run.stops()
-    assert reason == "run_timeout: longer than 60 s; rank 1 stopped in step 7 (state T)" and run.now < 110.0
+    assert reason == "run_timeout: rank 1 stopped in step 7 (state T); longer than 60 s" and run.now < 110.0
 
 
 @pytest.mark.parametrize("silent_s", ["long", None, [1]])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from orchestrator.analysis.hang.activity import Activity, activity, listed
 from orchestrator.record.hang_report import HangReport, RankSeen
 
-__all__ = ["LATE", "NOW", "SOON", "Verdict", "verdict"]
+__all__ = ["LATE", "NOW", "SOON", "Verdict", "gone_on", "verdict"]
 
 NOW = ("frozen", "pipe", "stopped")
 """Kinds of verdicts that no working program explains."""
@@ -97,6 +97,18 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
             return Verdict("ended", "ended, with success", rest, placed[ended[0]], tuple(ended))
         return _links(reports, ranks) or _collectives(ranks) or _untold(ranks)
     return _links(reports, ranks) or _untold(ranks)
+
+
+def gone_on(before: Mapping[str, HangReport], after: Mapping[str, HangReport]) -> Verdict | None:
+    """Return the verdict on ranks that have gone on between two looks, None if none has that reports its progress."""
+    marks = {seen.rank: seen.progress.marks for report in before.values() for seen in report.ranks if seen.progress}
+    now = {seen.rank: seen.progress for report in after.values() for seen in report.ranks if seen.progress}
+    moved = sorted(rank for rank, progress in now.items() if marks.get(rank, progress.marks) != progress.marks)
+    if not moved:
+        return None
+    steps = sorted({now[rank].step for rank in moved})
+    where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+    return Verdict("going", f"{_subject(tuple(moved))} still went on, in {where}")
 
 
 def _of(named: Sequence[int], ranks: Mapping[int, _Rank], kind: str = "") -> Verdict:
