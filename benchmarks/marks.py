@@ -10,6 +10,7 @@ progress of so many ranks, as a share of a core.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import statistics
 import sys
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "remote"))
 
@@ -46,7 +48,7 @@ def main() -> None:
         Path("ranks").mkdir()
         from rank_progress import Progress
 
-        from noderun.stall import Stall
+        make_stall: Any = importlib.import_module("noderun.stall").Stall
 
         marked, without = Progress(f"{folder}/ranks/0.progress").mark, Progress("").mark
         count = 100_000
@@ -73,7 +75,8 @@ def main() -> None:
         print(f"steps of {args.step_us:g} us with two marks, against none: {shown}")
         for rank in range(args.ranks):
             Progress(f"{folder}/ranks/{rank}.progress").mark(1, "compute")
-        stall, records = Stall(), [{"rank": rank} for rank in range(args.ranks)]
+        stall: Any = make_stall()
+        records = [{"rank": rank} for rank in range(args.ranks)]
         begun = time.process_time()
         for second in range(1000):
             stall.look({"examines": True}, records, {}, float(second))
