@@ -97,6 +97,9 @@ class HangWatch:
             return ""
         self._asked_at = None
         seen = {name: report for name, report in self._reports.items() if name in self._asked}
+        for name, peer in peers.items():
+            if peer.record is not None:
+                seen[name] = HangReport(ended=tuple(rank.rank for rank in peer.record.ranks if rank.code == 0))
         judged = verdict(seen, self.placed)
         moving = gone_on(self._seen, seen) if judged.kind != "ahead" else None
         before, self._verdict, self._seen = self._verdict, judged, seen
@@ -155,7 +158,7 @@ class HangWatch:
 
     def _resume(self, name: str, at: float) -> None:
         silence = self._silences.pop(name, None)
-        self._verdict, self._seen = None, {}
+        self._verdict, self._seen, self._asked_at = None, {}, None
         if self._said is not None and silence is not None and not self._silences:
             self._said = None
             self.stage.journal(Event.RESUMED, silent_s=round(at - silence.since, 1))

@@ -7,7 +7,7 @@ over a connection. What a node sends is not trusted: wrong types become empty va
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["Collective", "Connection", "HangReport", "Process", "Progress", "RankSeen", "Thread"]
@@ -105,16 +105,18 @@ class RankSeen:
 
 @dataclass(frozen=True, slots=True)
 class HangReport:
-    """What one node saw: its ranks in order."""
+    """What one node saw: its ranks in order, and the numbers of those that had ended well."""
 
-    ranks: tuple[RankSeen, ...] = field(default=())
+    ranks: tuple[RankSeen, ...] = ()
+    ended: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, value: Any) -> HangReport:
         """Return the report that a node sent; an entry that makes no sense is left out."""
         rows = _list(_dict(value).get("ranks"), _MOST_RANKS)
         ranks = {seen.rank: seen for row in rows if (seen := _rank(row)) is not None}
-        return cls(tuple(ranks[number] for number in sorted(ranks)))
+        ended = (number for number in _list(_dict(value).get("ended"), _MOST_RANKS) if type(number) is int and number >= 0)
+        return cls(tuple(ranks[number] for number in sorted(ranks)), tuple(sorted(set(ended))))
 
 
 def _rank(value: Any) -> RankSeen | None:

@@ -17,6 +17,7 @@ MOST_REPORT_BYTES = 8 << 20
 EXAMINE_S = 10.0
 SHUT_DOWN_S = 12.0
 PR_SET_PDEATHSIG = 1
+NOBODY = -1
 
 
 class Examination:
@@ -40,7 +41,10 @@ class Examination:
         self.done, writing = os.pipe()
         os.set_blocking(self.done, False)
         supervisor = os.getpid()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:  # no process more: a run is not ended because nobody can look at it
+            self.pid = NOBODY
         if self.pid:
             os.close(writing)
             return
@@ -74,13 +78,14 @@ class Examination:
 
     def helpers(self):
         """Return the process ids of the child and of what it has started: these are no processes of the run."""
-        return [self.pid] + list(descendants(self.pid)) if self.pid else []
+        return [self.pid] + list(descendants(self.pid)) if self.pid > 0 else []
 
     def give_up(self, keep):
         """End a look that is under way, and ``keep`` the last report among the logs, or remove it."""
         if self.pid:
             with contextlib.suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)
+                if self.pid > 0:
+                    os.kill(self.pid, signal.SIGKILL)
             os.close(self.done)
             self.pid, self.done = 0, None
         with contextlib.suppress(OSError):

@@ -83,6 +83,7 @@ def examine(directory, owned):
         "schema": EXAMINE_SCHEMA,
         "mono": time.monotonic(),
         "ranks": entries,
+        "ended": ended_ranks(directory),
         "interfaces": {name: grown_by(counters.get(name), counts) for name, counts in interfaces().items()},
         "ras": ras,
     }
@@ -98,18 +99,28 @@ def grown_by(before, after):
     return [late - early for late, early in zip(after, before or [0] * len(after))]
 
 
+def rank_records(directory):
+    """Yield the records of all ranks of a run."""
+    folder = os.path.join(directory, "ranks")
+    for name in sorted(names_in(folder)):
+        if name.endswith(".json"):
+            try:
+                record = read_record(os.path.join(folder, name))
+            except (OSError, ValueError):
+                continue
+            yield record
+
+
+def ended_ranks(directory):
+    """Return the ranks that have ended well."""
+    return sorted(record["rank"] for record in rank_records(directory) if record.get("code") == 0)[:MOST_RANKS]
+
+
 def rank_processes(directory):
     """Return {rank: pid} of the ranks that still run, as their numbers are here."""
     found = {}
-    folder = os.path.join(directory, "ranks")
-    for name in sorted(names_in(folder)):
-        if not name.endswith(".json"):
-            continue
-        try:
-            record = read_record(os.path.join(folder, name))
-            rank, pid = record["rank"], record.get("pid")
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+    for record in rank_records(directory):
+        rank, pid = record["rank"], record.get("pid")
         if pid is None or "ended_mono_s" in record or not lives(record):
             continue
         wrapper = record.get("outer", record.get("wrapper"))

@@ -36,7 +36,9 @@ class Run:
         nodes = [SimpleNamespace(slot=SimpleNamespace(host=f"node{rank + 1}", ranks=(rank,))) for rank in (0, 1)]
         self.watch = HangWatch(SimpleNamespace(run_id="run", nodes=nodes), stage)  # type: ignore[arg-type]
         self.peers = {
-            f"node{rank + 1}": SimpleNamespace(over=False, attaching=False, send=lambda do, rank=rank: self.answer(rank))
+            f"node{rank + 1}": SimpleNamespace(
+                over=False, attaching=False, record=None, send=lambda do, rank=rank: self.answer(rank)
+            )
             for rank in (0, 1)
         }
 
@@ -124,6 +126,30 @@ def test_a_run_that_goes_on_again_is_no_hang() -> None:
     assert run.stops(100) == ""
     assert [type(event) for event in run.said] == [Stalled, Resumed]
     assert [event for event, _ in run.journal] == ["stalled", "resumed"]
+
+
+def test_a_node_whose_rank_has_left_before_the_others_is_named() -> None:
+    run = Run([WAITS, WAITS])
+    left = SimpleNamespace(ranks=(SimpleNamespace(rank=1, code=0),))
+    run.peers["node2"] = SimpleNamespace(over=True, attaching=False, record=left, send=None)
+    run.stall()
+    assert run.stops().startswith(
+        "run_timeout: rank 1 ended, with success; rank 0 waits in a collective of step 7; no step for 1"
+    )
+
+
+def test_a_look_from_before_a_pause_is_not_taken_for_one_after_it() -> None:
+    run = Run([WAITS, STOPPED])
+    run.silent = {"node1", "node2"}
+    run.stall()
+    assert run.stops(2) == ""  # asked, and nobody has answered yet
+    for rank in (0, 1):
+        run.tell(rank, "examined", report={"ranks": [{"rank": rank, **run.does[rank]}]})
+        run.tell(rank, "resumed")
+    assert run.stops(5) == ""
+    run.silent, run.does = set(), [WAITS, WAITS]
+    run.stall()
+    assert run.stops(30) == "" and all("rank 1 stopped" not in str(event) for event in run.said)
 
 
 def test_a_verdict_that_changes_between_two_looks_ends_nothing() -> None:

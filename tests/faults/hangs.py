@@ -98,26 +98,38 @@ class World:
         slots = [SimpleNamespace(slot=SimpleNamespace(host=one.name, ranks=(rank,))) for rank, one in enumerate(self.machines)]
         stage = SimpleNamespace(journal=lambda *_, **__: None, observe=self._observe)
         self.hang = HangWatch(SimpleNamespace(run_id=self.run_id, nodes=slots), stage)  # type: ignore[arg-type]
+        self.nodes, self.given, self.trainer = nodes, given, trainer
+        self.peers: dict[str, Any] = {}
+        self.beat_due = 0.0
+
+    def begin(self) -> None:
+        """Arm all nodes, and start them."""
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         for rank, machine in enumerate(self.machines):
-            words = {"rank": rank, "ranks": nodes, "port": port, "injected": INJECTED, "given": given, "trainer": trainer}
+            words = {
+                "rank": rank,
+                "ranks": self.nodes,
+                "port": port,
+                "injected": INJECTED,
+                "given": self.given,
+                "trainer": self.trainer,
+            }
             words |= {"python": sys.executable, "wrapper": machine.root / "payload/x/rank_wrapper.py"}
             script = SCRIPT.format(**words, remote=REPOSITORY / "remote")
             files = machine.stage(self.run_id, script)
             line = machine.supervisor(self.run_id)
+            self.lines.append(line)
             limits = {"limit_s": 36000.0, "first_line_s": 600.0, "stall_s": 600.0, "lease_s": 120.0, "node_rank": rank}
             logs = {"progress": ["rank-0.out"] if rank == 0 else [], "rank_logs": ["rank-*.out"], "examines": True}
             machine.arm(line, self.run_id, files, **limits, **logs)
             line.wait_for("armed", 60)
-            self.lines.append(line)
         for line in self.lines:
             line.order("go", at=None)
         self.peers = {
-            machine.name: SimpleNamespace(over=False, attaching=False, send=line.order)
+            machine.name: SimpleNamespace(over=False, attaching=False, record=None, send=line.order)
             for machine, line in zip(self.machines, self.lines, strict=True)
         }
-        self.beat_due = 0.0
 
     def _observe(self, event: object) -> None:
         if isinstance(event, Stalled):
@@ -214,8 +226,9 @@ def trial(number: int, fault: str, seed: int, torch: bool) -> Result:
     with tempfile.TemporaryDirectory(prefix="hang-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
         given = f"INJECT_FAULT={scratch}/fault"
-        world = World(scratch, nodes, f"{given} {OF_TORCH}", TORCH) if torch else World(scratch, nodes, given)
+        world = World(scratch, nodes, f"{given} {OF_TORCH}" if torch else given, TORCH if torch else SIMULATED)
         try:
+            world.begin()
             until, ready = time.monotonic() + 600, READY_STEP // (3 if torch else 1) + chance.randrange(20)
             while world.step() < ready:
                 world.turn()
@@ -256,6 +269,7 @@ def pausing(number: int, hours: float, seed: int) -> dict[str, Any]:
         world = World(Path(name), (2, 4)[number // 2 % 2], given)
         reason = ""
         try:
+            world.begin()
             while not reason and not world.failures and time.monotonic() - begun < hours * 3600:
                 reason = world.turn()
             steps = world.step()

@@ -83,7 +83,7 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
     waiting = [number for number, rank in ranks.items() if rank.does.kind == "waits"]
     outside = [number for number, rank in ranks.items() if rank.does.is_known]
     pausing = [number for number, rank in ranks.items() if rank.does.kind in ("pauses", "traced")]
-    ended = sorted(number for number, host in placed.items() if number not in ranks and host in reports)
+    ended = sorted((number, host) for host, report in reports.items() for number in report.ended if number not in ranks)
     others_known = len(waiting) + len(outside) + len(pausing) == len(ranks)
     if waiting and (ahead := _ahead(waiting, ranks)):
         return _of(ahead, ranks, "ahead")
@@ -94,7 +94,8 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
     if waiting and len(waiting) == len(ranks):
         if ended:
             rest = f"; {_others(waiting, ranks)}"
-            return Verdict("ended", "ended, with success", rest, placed[ended[0]], tuple(ended))
+            host = ended[0][1]
+            return Verdict("ended", "ended, with success", rest, host, tuple(number for number, home in ended if home == host))
         return _links(reports, ranks) or _collectives(ranks) or _untold(ranks)
     return _links(reports, ranks) or _untold(ranks)
 

@@ -141,9 +141,15 @@ def test_a_node_without_a_report_keeps_others_from_being_named_for_waiting_alone
 
 
 def test_a_rank_that_ended_well_before_the_others_is_named() -> None:
-    reports = {"node1": HangReport((WAITING,)), "node2": HangReport(())}
+    reports = {"node1": HangReport((WAITING,)), "node2": HangReport((), (1,))}
     told = verdict(reports, {0: "node1", 1: "node2"})
     assert told.sentence == "rank 1 on node2 ended, with success; rank 0 waits in a collective of step 118"
+
+
+def test_a_rank_that_no_record_tells_of_has_not_ended() -> None:
+    """One process may be several ranks, and ranks may have no wrapper."""
+    told = verdict({"node1": HangReport((WAITING,)), "node2": HangReport(())}, {0: "node1", 1: "node2"})
+    assert told.ranks == () and "cannot be told" in told.sentence
 
 
 def test_several_ranks_of_one_node_are_named_together() -> None:
