@@ -24,6 +24,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import rank_progress
 import torch
 import torch.distributed as dist
 import trainer
@@ -180,9 +181,11 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
         trainer.say_start(start, skipped=0)
     for number in range(1, args.steps + 1):
         clock.begin()
+        rank_progress.mark(number, "step")
         loss = taken(engine, *batches[number])
         tell(clock.mark(number, loss, 1.0))
     tell(clock.rest())
+    rank_progress.mark(args.steps, "end")
     if engine.global_steps != args.steps:
         raise RuntimeError(f"steps: expected {args.steps} updates, DeepSpeed counts {engine.global_steps}")
     return {

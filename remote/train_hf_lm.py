@@ -21,6 +21,7 @@ import argparse
 import os
 from typing import Any
 
+import rank_progress
 import torch
 import trainer
 from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world
@@ -181,6 +182,7 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             prove_world(world.me, world.device)  # also the barrier before the first step
             start = clock.start()
+            rank_progress.mark(1, "step")
             if world.me.rank == 0:
                 trainer.say_start(start)
 
@@ -188,6 +190,7 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
             del control
             if logs and "loss" in logs:
                 steps = clock.mark(state.global_step, logs["loss"])
+                rank_progress.mark(state.global_step + 1, "step" if state.global_step < args.steps else "end")
                 if world.me.rank == 0:
                     trainer.say_steps(steps, global_batch)
 

@@ -36,6 +36,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import rank_progress
 import trainer
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -228,12 +229,14 @@ def train(args: argparse.Namespace, me: Identity, mesh: Mesh) -> dict[str, Any]:
     ahead = 1 if args.device == "cuda" else 0
     for number in range(1, args.steps + ahead + 1):
         if number <= args.steps:
+            rank_progress.mark(number, "step")
             state, loss = step(state, tokens, numbers[number % BATCHES])
             losses.append(loss)
         if number > ahead:
             finished = clock.mark(number - ahead, jax.block_until_ready(losses.pop(0)))
             if me.rank == 0:
                 trainer.say_steps(finished, samples)
+    rank_progress.mark(args.steps, "end")
     return {
         "global_batch": samples,
         "parameters": parameters(shape),

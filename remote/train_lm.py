@@ -38,6 +38,7 @@ import argparse
 from contextlib import nullcontext
 from typing import Any
 
+import rank_progress
 import torch
 import trainer
 from lm_adamw import Compiled
@@ -259,6 +260,7 @@ def train(
         trainer.say_start(start, skipped=0)
     for number in range(1, args.steps + 1):
         clock.begin()
+        rank_progress.mark(number, "step")
         # In the first step, cuDNN's attention compiles its kernels.
         with profiler.step(number), from_root() if number == 1 else nullcontext():
             loss = taken(model, *batches[number], stamp)
@@ -266,6 +268,7 @@ def train(
     tell(clock.rest())
     profiler.end()
     trainer.say(window.line(me.rank))
+    rank_progress.mark(args.steps, "end")
     held = memory_bytes(device)
     of_steps = {
         "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import paddle
 import paddle.distributed as dist
+import rank_progress
 import trainer
 from paddle import nn
 from paddle.distributed import fleet
@@ -238,11 +239,14 @@ def train(args: argparse.Namespace, me: Identity) -> dict[str, Any]:
     if me.rank == 0:
         trainer.say_start(start)
     for number in range(1, args.steps + 1):
+        rank_progress.mark(number, "input")
         images, labels = next(data)
+        rank_progress.mark(number, "step")
         loss, output_dtype = take(args, whole, images, labels)
         finished = clock.mark(number, loss)
         if me.rank == 0:
             trainer.say_steps(finished, samples)
+    rank_progress.mark(args.steps, "end")
     finished = clock.rest()
     if me.rank == 0:
         trainer.say_steps(finished, samples)

@@ -40,6 +40,7 @@ import inspect
 from contextlib import nullcontext
 from typing import Any
 
+import rank_progress
 import torch
 import trainer
 from rank_parts import RankParts
@@ -218,14 +219,17 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
         trainer.say_start(start, skipped=0)
     for number in range(1, args.steps + 1):
         with profiler.step(number):
+            rank_progress.mark(number, "input")
             images, labels = next(data)
             clock.begin()
+            rank_progress.mark(number, "step")
             with from_root() if number == 1 else nullcontext():
                 loss, output = take(images, labels)
         input_wait_s += tell(clock.mark(number, loss, scale_of(model, one)))
     input_wait_s += tell(clock.rest())
     profiler.end()
     trainer.say(window.line(me.rank))
+    rank_progress.mark(args.steps, "end")
 
     held, output_dtype = memory_bytes(device), str(output.dtype).split(".")[-1]
     del take, loss, output  # and with them a graph's memory

@@ -1,7 +1,7 @@
 """Simulate an accelerator: sleep for the compute of a step, then really all-reduce its gradients over TCP.
 
-Needs Python 3.6 or newer and, next to this file, simulated_meeting.py, simulated_ring.py and rank_parts.py. It prints the
-same lines as the other trainers, and the last one has `"simulated": true`: network, launch and logs are real, the computation
+Needs Python 3.6 or newer and, next to this file, rank_parts.py, rank_progress.py, simulated_meeting.py and simulated_ring.py. It
+prints the same lines as the other trainers, and the last one has `"simulated": true`: network, launch and logs are real, the computation
 is not. One process per rank, which reads its rank from the environment:
 
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5 &
@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from typing import Any, Dict, List
 
+import rank_progress
 from rank_parts import RankParts
 from simulated_meeting import Identity, PeerError, farewell, identity, rendezvous
 from simulated_ring import FLOAT_BYTES, Ring
@@ -174,11 +175,13 @@ def train(args: argparse.Namespace, me: Identity, ring: Ring) -> None:
     if me.rank == 0:
         say(f"step=0 t={before:.6f} step_time_s=0 samples=0 loss=nan")
     for step in range(1, args.steps + 1):
+        rank_progress.mark(step, "compute")
         if step == args.fail_at_step and me.rank == args.fail_rank:
             FAULTS[args.fail_mode]()
         begun = time.monotonic()
         sleep_until(begun + compute_s(args) * slower * (1 + noise.random() * args.jitter_percent / 100))
         computed = time.monotonic() - begun
+        rank_progress.mark(step, "collective")
         ring.all_reduce(step)
         now = time.monotonic()
         if me.rank == 0:
@@ -186,6 +189,7 @@ def train(args: argparse.Namespace, me: Identity, ring: Ring) -> None:
         window.add(step, now - before, begun - before, computed)
         before = now
     say(window.line(me.rank))
+    rank_progress.mark(args.steps, "end")
 
 
 def main() -> None:

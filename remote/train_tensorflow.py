@@ -25,6 +25,7 @@ import socket
 from collections import deque
 from typing import Any
 
+import rank_progress
 import tensorflow as tf
 import trainer
 from tf_images import batches
@@ -176,13 +177,17 @@ def train(args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strate
     if me.rank == 0:
         trainer.say_start(start)
     for number in range(1, args.steps + ahead + 1):
-        queued.append((number, whole.step(*next(data))))
+        rank_progress.mark(number, "input")
+        samples_of_step = next(data)
+        rank_progress.mark(number, "step")
+        queued.append((number, whole.step(*samples_of_step)))
         if len(queued) > ahead:
             oldest, loss = queued.popleft()
             finished = clock.mark(oldest, float(loss))  # waits for the loss, and so for the step
             if me.rank == 0:
                 trainer.say_steps(finished, samples)
 
+    rank_progress.mark(args.steps, "end")
     parameters = sum(variable.shape.num_elements() for variable in whole.variables)
     return {
         "parameters": parameters,

@@ -48,9 +48,9 @@ MAY_USE = {
 DOORS = {
     "analysis": (
         "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state compare/causes "
-        "compare/cells compare/suspects explain/prediction history published/doubts published/folders published/foreign "
-        "published/language published/language_doubts published/nearest published/reference published/rules "
-        "published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
+        "compare/cells compare/suspects explain/prediction hang/verdict history published/doubts published/folders "
+        "published/foreign published/language published/language_doubts published/nearest published/reference "
+        "published/rules published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
     "checks": "among check differences facts gpu_states gpus judge load",
     "cli": "process",
@@ -64,8 +64,9 @@ DOORS = {
         "spec suite suite_files transformer trial variables words"
     ),
     "record": (
-        "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence journal manifest node_record "
-        "node_states owed project refused removal reread rundir sealed signature state_file submission telemetry"
+        "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence hang_report journal manifest "
+        "node_record node_states owed project refused removal reread rundir sealed signature state_file submission "
+        "telemetry"
     ),
     "report": (
         "accept bisect cells checks compare explain formats/json history html/certificate profile published "
@@ -128,12 +129,12 @@ EFFECTS = {
 # What a file that runs on nodes may import besides the standard library: libraries first, then files of the folder that travel
 # with it. The runner, make_dataset.py and trainer.py stand in no row: they need nothing but Python.
 FRAMEWORKS = {
-    "train_pytorch": "torch trainer loaders torch_ranks torch_models torch_gathered_pool torch_packed torch_steps torch_images"
-    " torch_parts torch_batch_search torch_clock torch_stamps torch_profile rank_parts",
+    "train_pytorch": "torch trainer rank_progress loaders torch_ranks torch_models torch_gathered_pool torch_packed"
+    " torch_steps torch_images torch_parts torch_batch_search torch_clock torch_stamps torch_profile rank_parts",
     "torch_profile": "torch",
     "torch_clock": "torch trainer",
-    "train_lm": "torch trainer torch_ranks torch_clock torch_stamps torch_profile rank_parts lm_adamw lm_batch_search lm_float8"
-    " lm_kernels lm_models lm_optimizer lm_parallel lm_parts lm_steps",
+    "train_lm": "torch trainer rank_progress torch_ranks torch_clock torch_stamps torch_profile rank_parts lm_adamw"
+    " lm_batch_search lm_float8 lm_kernels lm_models lm_optimizer lm_parallel lm_parts lm_steps",
     "lm_kernels": "torch lm_models lm_steps",
     "lm_batch_search": "torch trainer torch_ranks lm_loss lm_models lm_parallel lm_steps",
     "lm_models": "torch lm_experts lm_recompute",
@@ -146,7 +147,7 @@ FRAMEWORKS = {
     "lm_parallel": "torch lm_float8 lm_models",
     "lm_steps": "torch lm_loss lm_models lm_optimizer lm_parallel torch_stamps",
     "lm_parts": "torch lm_steps torch_packed torch_stamps",
-    "torch_ranks": "torch trainer",
+    "torch_ranks": "torch trainer rank_progress",
     "torch_models": "torch",
     "torch_gathered_pool": "torch",
     "torch_packed": "torch",
@@ -164,18 +165,19 @@ FRAMEWORKS = {
     "gemm": "torch trainer torch_ranks device_bench",
     "memory_bandwidth": "torch trainer torch_ranks device_bench known_values",
     "host_device": "torch trainer torch_ranks device_bench known_values",
-    "train_tensorflow": "tensorflow trainer tf_models tf_ranks tf_images",
+    "train_tensorflow": "tensorflow trainer rank_progress tf_models tf_ranks tf_images",
     "tf_models": "tensorflow",
     "tf_ranks": "tensorflow trainer",
     "tf_images": "tensorflow tf_models tf_ranks",
-    "train_paddle": "paddle trainer paddle_ranks paddle_images loaders",
+    "train_paddle": "paddle trainer rank_progress paddle_ranks paddle_images loaders",
     "paddle_ranks": "paddle trainer",
     "paddle_images": "paddle numpy nvidia trainer paddle_ranks loaders",
-    "train_jax_lm": "jax numpy trainer jax_transformer",
+    "train_jax_lm": "jax numpy trainer rank_progress jax_transformer",
     "jax_transformer": "jax",
-    "train_deepspeed_lm": "torch deepspeed trainer lm_loss lm_models lm_parallel lm_steps torch_clock torch_ranks",
-    "train_hf_lm": "torch transformers accelerate trainer torch_ranks",
-    "train_simulated": "simulated_meeting simulated_ring rank_parts",
+    "train_deepspeed_lm": "torch deepspeed trainer rank_progress lm_loss lm_models lm_parallel lm_steps torch_clock"
+    " torch_ranks",
+    "train_hf_lm": "torch transformers accelerate trainer rank_progress torch_ranks",
+    "train_simulated": "rank_progress simulated_meeting simulated_ring rank_parts",
     "rank_parts": "",
     "simulated_meeting": "",
     "simulated_ring": "simulated_meeting",
@@ -186,7 +188,7 @@ HEAVY = [
     "fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "matplotlib", "jinja2", "yaml", "ClusterShell", "cryptography",
 ]  # fmt: skip
 MAX_LINES = 350
-SIMULATED = ("train_simulated", "simulated_meeting", "simulated_ring", "rank_parts")
+SIMULATED = ("train_simulated", "rank_progress", "simulated_meeting", "simulated_ring", "rank_parts")
 
 
 @cache

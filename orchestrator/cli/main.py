@@ -27,6 +27,7 @@ MODULES = {
     "nodes": ("nodes",),
     "resume": ("resume", "attach"),
     "running": ("status", "logs", "cancel"),
+    "stacks": ("stacks",),
     "collect": ("collect",),
     "summarize": ("summarize",),
     "history": ("history",),

@@ -116,7 +116,7 @@ StallTimeout = Annotated[
         parser=duration("--stall-timeout", 1),
         metavar="TIME",
         show_default="10m",
-        help="Most time between two lines of a log.",
+        help="Most time between two lines of a log; a proven hang ends a run earlier.",
     ),
 ]
 Telemetry = Annotated[

@@ -24,9 +24,11 @@ from orchestrator.controller.events import (
     Observer,
     PlanMade,
     ProgressEvent,
+    Resumed,
     RunBegun,
     RunOver,
     RunsPlanned,
+    Stalled,
     Started,
     Stopping,
     TakenOver,
@@ -164,6 +166,10 @@ class _View:
                 return [f"  continuing on {fold(hosts)}"]
             case LogGrew(data):
                 self._read(data)
+            case Stalled(words):
+                return [f"  {one_line(words)}"]
+            case Resumed(silent_s):
+                return [f"  it goes on, after {silent_s:.1f} s"]
             case Stopping(reason):
                 self.states = {host: "stopping" if state == "running" else state for host, state in self.states.items()}
                 return [f"  stopping on every node: {one_line(reason)}"]

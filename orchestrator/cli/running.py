@@ -52,6 +52,7 @@ def status(
     from orchestrator.nodes.remains import Remains
     from orchestrator.record import BenchDir as Benches
     from orchestrator.record import holder
+    from orchestrator.record.journal import suspicion
     from orchestrator.record.refused import refusal
     from orchestrator.record.rundir import bench_folders
     from orchestrator.report.text import one_line
@@ -66,6 +67,7 @@ def status(
     states = {bench.path.name: _counts(bench) for bench in benches}
     refused = {bench.path.name: reason for bench in benches if (reason := refusal(bench))}
     labels = {bench.path.name: label for bench in benches if (label := bench.record().label)}
+    silent = {bench.path.name: words for bench in benches if holder(bench) and (words := suspicion(bench.events()))}
     controllers = {bench.path.name: one_line(str(process)) for bench in benches if (process := holder(bench))}
     if as_json:
         print_json(
@@ -75,6 +77,7 @@ def status(
                 "benches": {name: counts for name, counts in states.items() if name not in refused},
                 "refused": refused,
                 "conducted": controllers,
+                "silent": silent,
                 "labels": labels,
             }
         )
@@ -101,6 +104,8 @@ def status(
             rest = f"; to continue: orch resume {bench_id}"
         name = one_line(f"{bench_id}  ({labels[bench_id]})") if bench_id in labels else bench_id
         typer.echo(f"bench    {name}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
+        if bench_id in silent:
+            typer.echo(one_line(f"silent   {bench_id}  {silent[bench_id]}"))
     note_unattended(selection.project)
     if refused:
         newest, reason = next(iter(refused.items()))

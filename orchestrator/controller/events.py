@@ -30,6 +30,8 @@ __all__ = [
     "RunOver",
     "RunsPlanned",
     "Started",
+    "Resumed",
+    "Stalled",
     "Stopping",
     "TakenOver",
     "TakingOver",
@@ -103,6 +105,20 @@ class LogGrew:
 
 
 @dataclass(frozen=True, slots=True)
+class Stalled:
+    """The run does not go on: a suspicion in words, which ends nothing."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The run goes on after a suspicion; ``silent_s`` is how long it did not."""
+
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """The run is being stopped on every node."""
 
@@ -172,6 +188,8 @@ ProgressEvent = (
     | TakingOver
     | TakenOver
     | LogGrew
+    | Stalled
+    | Resumed
     | Stopping
     | NodeEnded
     | LeftOut

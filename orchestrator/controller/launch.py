@@ -176,6 +176,8 @@ class Launch:
             "first_line_s": limits.first_line_s,
             "stall_s": limits.stall_s,
             "progress": list(self._grammar.files) if holds_samples else [],
+            "rank_logs": list(self._grammar.rank_files),
+            "examines": True,
             "grace_s": limits.grace_s,
             "output_limit_bytes": limits.output_bytes,
             "owner": {**self.owner, "run_id": self.plan.run_id},

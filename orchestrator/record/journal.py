@@ -20,7 +20,7 @@ from orchestrator.record.sealed import is_broken, sealed, unsealed
 from orchestrator.record.state_file import damaged, json_bytes, read_bytes
 from orchestrator.strictjson import strict_json
 
-__all__ = ["ENDS", "FIELDS", "Entry", "Event", "Journal", "begun_runs", "last_controller", "pruned_hosts"]
+__all__ = ["ENDS", "FIELDS", "Entry", "Event", "Journal", "begun_runs", "last_controller", "pruned_hosts", "suspicion"]
 
 _MOST_BYTES = 1 << 30
 
@@ -40,6 +40,8 @@ class Event:
     TAKEN_OVER = "taken_over"
     LINE_LOST = "line_lost"
     REATTACHED = "reattached"
+    STALLED = "stalled"
+    RESUMED = "resumed"
     STOPPING = "stopping"
     FINISHED = "finished"
     FAILED = "failed"
@@ -70,6 +72,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     Event.TAKEN_OVER: ("run",),
     Event.LINE_LOST: ("run", "host", "error"),
     Event.REATTACHED: ("run", "host"),
+    Event.STALLED: ("run", "words"),
+    Event.RESUMED: ("run", "silent_s"),
     Event.STOPPING: ("run", "reason"),
     **dict.fromkeys(ENDS, ("run", "error")),
     Event.COLLECTED: ("run",),
@@ -211,3 +215,14 @@ def _whole_lines(file: int) -> int:
             return start + newline + 1
         end = start
     return 0
+
+
+def suspicion(entries: Sequence[Entry]) -> str:
+    """Return what is said of a run that does not go on now; empty if none does."""
+    words = ""
+    for entry in entries:
+        if entry.event == Event.STALLED:
+            words = str(entry.fields.get("words", ""))
+        elif entry.event in (Event.RESUMED, Event.STOPPING, Event.OVER, *ENDS):
+            words = ""
+    return words

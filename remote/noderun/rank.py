@@ -88,6 +88,7 @@ def rank_main(argv):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(streams[0], 1)
         os.dup2(streams[1], 2)
+        os.environ["ORCH_PROGRESS"] = os.path.abspath(os.path.join("ranks", "%d.progress" % rank))
         try:
             os.execvp(argv[0], argv)
         except OSError as error:

@@ -9,6 +9,7 @@ import sys
 import time
 
 from noderun.channel import reply, write_bytes
+from noderun.examine import examine
 from noderun.files import CHUNK, TAIL_BYTES, Refused, inside, own_directory, read_slice, root_directory, run_directory
 from noderun.lock import holder
 from noderun.processes import bearers, boot_id, send_signal
@@ -156,6 +157,12 @@ def op_status(request):
     for _, run in bearers().values():
         runs[run] = runs.get(run, 0) + 1
     reply(runs=runs, owner=holder(), **doubts(own))
+
+
+def op_examine(request):
+    """Report what every rank of a run does on this node; nothing is stopped for it."""
+    owned = sorted(belonging(own_directory(request), request["run"]))
+    reply(report=examine(run_directory(request), owned))
 
 
 def op_tail(request):

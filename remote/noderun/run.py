@@ -1,21 +1,23 @@
 """A run inside its supervisor: the processes that it owns, their ranks and limits, and the record of their end."""
 
 import contextlib
-import fnmatch
 import os
 import select
 import signal
 import time
 
 from noderun.containers import entered
+from noderun.examination import Examination
 from noderun.files import Refused, digest_of, lacking
 from noderun.groups import make_group, members, oom_kills
 from noderun.launch import check_port, launch
-from noderun.logs import MAX_FILES, SETUP_LOG, digests, log_files
+from noderun.logs import MAX_FILES, digests, log_files
 from noderun.meter import Meter
-from noderun.processes import bearers, boot_id, descendants, ending, lives, name_of, send_signal
-from noderun.records import read_record, write_json, write_whole
+from noderun.processes import bearers, boot_id, descendants, ending, name_of, send_signal
+from noderun.ranks import Ranks
+from noderun.records import write_json, write_whole
 from noderun.sampler import Sampler
+from noderun.stall import Stall, is_attended
 from noderun.unverified import write_origin
 
 SCHEMA = 1
@@ -48,11 +50,11 @@ class Run:
         self.container = None
         self.emptied = None
         self.told = False
-        self.ranks = {}
-        self.rank_files = {}
+        self.ranks = Ranks()
         self.record = None
         self.logs_checked = 0.0
-        self.progress = (0, 0.0)
+        self.stall = Stall()
+        self.examination = Examination(directory)
         self.oom_kills = 0
         self.left_over = []
         self.hashing = iter(())
@@ -124,7 +126,7 @@ class Run:
         closed.poll()
         data = os.read(self.report, 64)
         os.close(self.report)
-        self.progress = (0, time.monotonic())
+        self.stall.start(time.monotonic())
         if data:
             self.started = float(data)
             self.tell("started", mono=self.started)
@@ -160,7 +162,7 @@ class Run:
             if now - self.renewed > self.order["lease_s"]:
                 self.stop("lease_expired: nobody renewed the run for %g s" % self.order["lease_s"])
             elif self.started and now - self.started > self.order["limit_s"]:
-                self.stop("run_timeout: longer than %g s" % self.order["limit_s"])
+                self.end_overdue("run_timeout: longer than %g s" % self.order["limit_s"])
 
     def reap(self):
         """Collect ended children, both the main process and adopted orphans."""
@@ -180,7 +182,7 @@ class Run:
         owned.update(members(self.group))
         if self.order.get("by_marker"):
             owned.update((pid, start) for pid, (start, _) in bearers(self.order["run_id"]).items())
-        apart = {self.sampler.pid, *(self.container.helpers() if self.container else ())}
+        apart = {self.sampler.pid, *self.examination.helpers(), *(self.container.helpers() if self.container else ())}
         return {pid: start for pid, start in owned.items() if pid not in apart}
 
     def inside(self):
@@ -202,6 +204,7 @@ class Run:
             self.close()
             return
         self.read_ranks()
+        self.tell_examined()
         now = time.monotonic()
         if self.container:
             self.container.measure()
@@ -254,47 +257,45 @@ class Run:
         elif now >= self.killed_at:
             self.signal(signal.SIGKILL)
 
+    # -- a run that does not go on
+
     def judge_progress(self, sizes, now):
-        """Stop a run whose logs stay empty or stop growing. Only logs that contain its steps count, on nodes that have any."""
-        patterns = self.order.get("progress") or ()
-        sizes = {name: size for name, size in sizes.items() if name != SETUP_LOG}
-        watched = {name: size for name, size in sizes.items() if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}
-        size = sum(watched.values())
-        last_size, since = self.progress
-        if size != last_size:
-            self.progress = (size, now)
-            self.meter.grew(watched, now)
-        elif patterns:
-            limit_s = self.order.get("stall_s" if size else "first_line_s") or 0
-            if limit_s and now - since > limit_s:
-                words = "no new line for %g s" if size else "no line within %g s of the start"
-                self.stop("run_timeout: " + words % limit_s)
+        """Tell a suspicion, and end a run whose logs stay empty or stop growing."""
+        reason = self.stall.overdue(self.order, sizes, now, self.meter.grew)
+        if reason:
+            self.end_overdue(reason)
+        told = self.stall.look(self.order, self.ranks.in_order(), sizes, now)
+        if told:
+            self.tell(told[0], mono=now, **told[1])
+
+    def end_overdue(self, reason):
+        """Stop the run for its silence or its length, but first look at its ranks; a controller looks at those of all nodes."""
+        if self.state == "running" and self.examination.mark_overdue(reason):
+            self.examine()
+            self.tell("overdue", reason=reason, mono=time.monotonic())
+
+    def examine(self):
+        """Begin to look at what every rank does; the report is told."""
+        self.examination.begin(sorted(self.owned()))
+
+    def tell_examined(self):
+        """Tell the report of a look that is over, and stop an overdue run that no controller is going to stop."""
+        if self.examination.is_over():
+            self.tell("examined", report=self.examination.report, mono=time.monotonic())
+        if self.examination.may_stop(self.order.get("examines") and is_attended(self.renewed)):
+            self.stop(self.examination.overdue)
 
     def read_ranks(self):
         """Read rank records; a failed rank is reported at once and stops this node at once."""
-        for entry in os.scandir("ranks"):
-            last_record = self.ranks.get(entry.name, {})
-            if not entry.name.endswith(".json") or "ended_mono_s" in last_record:
-                continue
-            # A wrapper writes twice and renames: another inode number means another record.
-            record = last_record if self.rank_files.get(entry.name) == entry.inode() else read_record(entry.path)
-            if "ended_mono_s" not in record and not lives(record):
-                # It may have written its final record and exited since the last read; only without one it was killed.
-                record = read_record(entry.path)
-                if "ended_mono_s" not in record:
-                    record.update(code=None, signal="SIGKILL", ended_mono_s=time.monotonic(), note="its wrapper was killed")
-            if record.get("signal") == "SIGKILL" and self.state == "running" and oom_kills() > self.oom_kills:
-                record.update(note="the kernel killed it for memory")
-            self.ranks[entry.name], self.rank_files[entry.name] = record, entry.inode()
-            if "ended_mono_s" in record:
-                self.tell("rank", **record)
-                if record["code"] != 0 and self.state == "running":
-                    how = record["signal"] or "exit code %s" % record["code"]
-                    how += ", " + record["note"] if "note" in record else ""
-                    self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how))
+        for record in self.ranks.read(self.oom_kills if self.state == "running" else None):
+            self.tell("rank", **record)
+            if record["code"] != 0 and self.state == "running":
+                how = (record["signal"] or "exit code %s" % record["code"]) + (", " + record["note"] if "note" in record else "")
+                self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how))
 
     def end(self, stuck=""):
         """Begin the exit record: what happened. ``stuck``: which processes could not be ended."""
+        self.examination.give_up(self.stop_reason.startswith("run_timeout"))
         self.reap()  # so that the time of all processes is known
         sizes = log_files(".")
         if sum(sizes.values()) > self.order["output_limit_bytes"] and not self.stop_reason:
@@ -302,8 +303,7 @@ class Run:
         sizes.update(self.sampler.leave())
         code, name = (None, None) if self.main_status is None else ending(self.main_status)
         self.stop_reason = stuck or self.stop_reason
-        failed = code != 0 or any(rank.get("code") != 0 for rank in self.ranks.values())
-        state = "failed" if failed else "finished"
+        state = "failed" if code != 0 or any(rank.get("code") != 0 for rank in self.ranks.in_order()) else "finished"
         if self.stop_reason and not self.stop_reason.startswith("rank_failed"):
             state = "stopped"
         if os.path.exists("env.sh"):
@@ -323,7 +323,7 @@ class Run:
             "oom_kills": max(0, oom_kills() - self.oom_kills),
             "left_over": self.left_over,
             "meter": self.meter.record(self.container.used_s if self.container else 0.0),
-            "ranks": sorted(self.ranks.values(), key=lambda rank: rank["rank"]),
+            "ranks": self.ranks.in_order(),
             "files": {},
         }
         if self.container:

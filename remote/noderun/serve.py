@@ -10,7 +10,7 @@ from noderun.channel import reply
 from noderun.facts import op_facts
 from noderun.files import Refused, why
 from noderun.processes import in_step
-from noderun.requests import op_drop, op_left, op_line, op_program, op_status, op_stop, op_tail
+from noderun.requests import op_drop, op_examine, op_left, op_line, op_program, op_status, op_stop, op_tail
 from noderun.spawner import op_spawn
 from noderun.transfer import op_get, op_put
 from noderun.undeploy import op_undeploy
@@ -18,6 +18,7 @@ from noderun.undeploy import op_undeploy
 STAY_S = 60
 OPERATIONS = {
     "drop": op_drop,
+    "examine": op_examine,
     "facts": op_facts,
     "get": op_get,
     "left": op_left,

@@ -190,6 +190,12 @@ class Supervisor:
         self.run.renewed = time.monotonic()
         self.run.stop(order["reason"])
 
+    def examine(self, order, connection):
+        """Look at what every rank does."""
+        self.run.renewed = time.monotonic()
+        if self.run.state == "running":
+            self.run.examine()
+
     def finish(self, order, connection):
         """End processes that only wait here, because the first node has finished successfully."""
         self.run.renewed = time.monotonic()
@@ -212,6 +218,7 @@ ORDERS = {
     "beat": Supervisor.beat,
     "go": Supervisor.go,
     "stop": Supervisor.stop,
+    "examine": Supervisor.examine,
     "finish": Supervisor.finish,
     "bye": Supervisor.bye,
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import DataError
-from orchestrator.record.journal import ENDS, FIELDS, Entry, Event, Journal, begun_runs, last_controller
+from orchestrator.record.journal import ENDS, FIELDS, Entry, Event, Journal, begun_runs, last_controller, suspicion
 from orchestrator.record.sealed import sealed
 
 VALUES: dict[str, Any] = {"argv": ["orch", "bench"], "errors": [{"kind": "node_lost"}], "code": 3, "hosts": {"node1": {}}}
@@ -89,3 +89,21 @@ def test_runs_that_were_begun_and_the_newest_controllers_events(journal: Journal
     entries = journal.read()
     assert begun_runs(entries) == {"r0", "r1"}
     assert [entry.event for entry in last_controller(entries)] == ["begun", "planned", "superseded"]
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ((), ""),
+        ((Event.STALLED,), "rank 2 sleeps"),
+        ((Event.STALLED, Event.RESUMED), ""),
+        ((Event.STALLED, Event.RESUMED, Event.STALLED), "rank 2 sleeps"),
+        ((Event.STALLED, Event.STOPPING, Event.FAILED), ""),
+        ((Event.STALLED, Event.OVER), ""),
+    ],
+)
+def test_a_suspicion_lasts_until_the_run_goes_on_or_ends(tmp_path: Path, events: tuple[str, ...], words: str) -> None:
+    journal = Journal(tmp_path / "events.jsonl")
+    for event in events:
+        journal.write(event, **dict.fromkeys(FIELDS[event], "rank 2 sleeps"))
+    assert suspicion(journal.read()) == words

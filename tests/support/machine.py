@@ -65,7 +65,7 @@ class Line:
     def order(self, do: str, **fields: Any) -> None:
         self.send(json.dumps({**fields, "do": do}).encode() + b"\n")
 
-    def read_line(self, within_s: float = 10.0) -> dict[str, Any]:
+    def read_line(self, within_s: float = 30.0) -> dict[str, Any]:
         while b"\n" not in self.buffer.lstrip(b"\n"):  # counted bytes may end with an empty line
             self.more(within_s)
         self.buffer[:] = self.buffer.lstrip(b"\n")
@@ -81,7 +81,7 @@ class Line:
         del self.buffer[:count]
         return data
 
-    def more(self, within_s: float) -> None:
+    def more(self, within_s: float = 30.0) -> None:
         assert self.process.stdout
         ready = select.select([self.process.stdout], [], [], within_s)[0]
         assert ready, f"nothing within {within_s:g} s, so far {bytes(self.buffer)!r}"

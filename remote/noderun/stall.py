@@ -1,0 +1,172 @@
+"""Whether a run goes on: the steps that its ranks report, the lines of its logs, and how long each has been silent.
+
+A rank reports its step and phase in ``ranks/<rank>.progress`` (``remote/rank_progress.py`` has the format). From these, or
+from the growth of the logs where no rank reports, the usual time of a step and the longest pause so far are learned. A silence
+beyond what they explain is a suspicion, which is told and ends nothing; only the limits of the order end a run.
+"""
+
+import fnmatch
+import os
+import struct
+import time
+
+from noderun.logs import SETUP_LOG
+
+PROGRESS_RECORD = struct.Struct("<8sQqdd16sQ")
+PROGRESS_MAGIC = b"orchprg1"
+UNLIMITED = ("start", "compile", "checkpoint", "evaluate", "end")
+"""Phases that may take any time."""
+LEAST_SILENCE_S = 3.0
+USUAL_STEPS = 10
+KNOWN_STEPS = 3
+KEPT = 31
+CONTROLLER_S = 3.0
+
+
+def read_progress(path):
+    """Return what a rank has reported: ``marks``, ``step``, ``t`` and ``begun`` in seconds, ``phase``; None if nothing."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        for _ in range(8):
+            data = os.pread(handle, PROGRESS_RECORD.size, 0)
+            if len(data) != PROGRESS_RECORD.size:
+                return None
+            magic, marks, step, t, begun, phase, again = PROGRESS_RECORD.unpack(data)
+            if magic != PROGRESS_MAGIC:
+                return None
+            if marks == again:
+                phase = phase.rstrip(b"\0").decode("ascii", "replace")
+                return {"marks": marks, "step": step, "t": t, "begun": begun, "phase": phase}
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
+    return None
+
+
+class Rhythm:
+    """The steps of one rank, or the growth of the logs, as seen about once a second: when it last went on, the seconds that a
+    step usually takes, and the longest pause."""
+
+    def __init__(self):
+        self.count = None
+        self.marks = None
+        self.since = 0.0
+        self.stepped = 0.0
+        self.steps = 0
+        self.step_times = []
+        self.pause_s = 0.0
+        self.phase = ""
+
+    def saw(self, count, marks, phase, now):
+        """Take what was seen: ``count`` steps, or bytes of logs (each growth then counts as one step), and ``marks``, which
+        change whenever anything goes on."""
+        if marks != self.marks:
+            if self.marks is not None and self.steps >= 1 and self.phase not in UNLIMITED:
+                self.pause_s = max(self.pause_s, now - self.since)
+            self.marks, self.since, self.phase = marks, now, phase
+        if self.count is None:
+            self.count, self.stepped = count, now
+        elif count != self.count:
+            number = max(1, count - self.count)
+            # The first step, in which programs compile and connect, and the part of a second before it tell nothing.
+            if self.steps >= 1:
+                self.step_times = self.step_times[1 - KEPT :] + [(now - self.stepped) / number]
+            self.steps += number
+            self.count, self.stepped = count, now
+
+    @property
+    def usual_s(self):
+        """The median seconds of a step; None before the first few."""
+        if self.steps <= KNOWN_STEPS or not self.step_times:
+            return None
+        return sorted(self.step_times)[len(self.step_times) // 2]
+
+    def silent(self, now):
+        """Return the seconds of a silence that its own past does not explain, else 0."""
+        usual_s = self.usual_s
+        if usual_s is None or self.phase in UNLIMITED:
+            return 0.0
+        silence = now - self.since
+        return silence if silence > max(LEAST_SILENCE_S, USUAL_STEPS * usual_s, 2 * self.pause_s) else 0.0
+
+
+class Stall:
+    """Judges the progress of one run on this node, once a second."""
+
+    def __init__(self):
+        self.size = 0
+        self.since = 0.0
+        self.rhythms = {}
+        self.suspects = None
+
+    def start(self, now):
+        """Begin to count the silence of the logs."""
+        self.since = now
+
+    def overdue(self, order, sizes, now, grew):
+        """Return why the run is to end: its logs stay empty or stop growing. Only logs that contain its steps count, on nodes
+        that have any. ``grew(sizes, now)`` is called when they have grown."""
+        patterns = order.get("progress") or ()
+        watched = matching(sizes, patterns)
+        size = sum(watched.values())
+        if size != self.size:
+            self.size, self.since = size, now
+            grew(watched, now)
+        elif patterns:
+            limit_s = order.get("stall_s" if size else "first_line_s") or 0
+            if limit_s and now - self.since > limit_s:
+                words = "no new line for %g s" if size else "no line within %g s of the start"
+                return "run_timeout: " + words % limit_s
+        return ""
+
+    def look(self, order, ranks, sizes, now):
+        """Return an event and its fields if a suspicion begins or is over, else None. ``ranks``: records of ranks."""
+        if not order.get("examines"):
+            return None
+        living = [record["rank"] for record in ranks if "ended_mono_s" not in record]
+        for rank in living:
+            report = read_progress(os.path.join("ranks", "%d.progress" % rank))
+            if report:
+                self.rhythms.setdefault(rank, Rhythm()).saw(report["step"], report["marks"], report["phase"], now)
+        reporting = {rank: self.rhythms[rank] for rank in living if rank in self.rhythms}
+        if not reporting:
+            watched = matching(sizes, (order.get("progress") or []) + (order.get("rank_logs") or []))
+            if watched:
+                size = sum(watched.values())
+                self.rhythms.setdefault(None, Rhythm()).saw(size and self.grown(size), size, "", now)
+                reporting = {None: self.rhythms[None]}
+        silent = {rank: rhythm.silent(now) for rank, rhythm in reporting.items()}
+        suspects = sorted(rank for rank, seconds in silent.items() if seconds and rank is not None)
+        is_silent = any(silent.values())
+        if is_silent == (self.suspects is not None):
+            return None
+        self.suspects = suspects if is_silent else None
+        if not is_silent:
+            return "resumed", {}
+        longest = max(silent, key=silent.get)
+        rhythm = reporting[longest]
+        fields = {"silent_s": silent[longest], "usual_s": rhythm.usual_s, "pause_s": rhythm.pause_s, "ranks": suspects}
+        return "stalled", dict(fields, step=rhythm.count if longest is not None else None)
+
+    def grown(self, size):
+        """Return how often the logs were seen to have grown, to this size now."""
+        rhythm = self.rhythms[None]
+        return (rhythm.count or 0) + (size != rhythm.marks)
+
+
+def matching(sizes, patterns):
+    """Return {name: bytes} of the logs whose names match, without what setup lines printed."""
+    return {
+        name: size
+        for name, size in sizes.items()
+        if name != SETUP_LOG and any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    }
+
+
+def is_attended(renewed):
+    """Return True if a controller renewed the run a moment ago."""
+    return time.monotonic() - renewed < CONTROLLER_S

@@ -1,0 +1,191 @@
+"""Who is named for a run that does not go on, and that nobody is named without proof."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.analysis.hang import Verdict, verdict
+from orchestrator.record.hang_report import Collective, Connection, HangReport, Process, Progress, RankSeen, Thread
+
+ASLEEP = RankSeen(
+    rank=0, pid=1, state="S", was="S", channel="futex_wait_queue", call="futex", of="", window_s=0.5, cpu_s=0.0,
+    children_cpu_s=0.0, io_bytes=0, frozen=False, progress=None,
+)  # fmt: skip
+
+
+def at(phase: str, step: int = 118, **changes: Any) -> RankSeen:
+    """A rank that reports its phase."""
+    return replace(ASLEEP, progress=Progress(step, phase, 1), **changes)
+
+
+def in_call(number: int, name: str = "gloo:all_reduce", group: str = "0", **changes: Any) -> RankSeen:
+    """A rank whose flight recorder has a collective that is not over."""
+    earlier = Collective(group, number - 1, "gloo:all_reduce", "[[4]]", True)
+    pending = Collective(group, number, name, "[[4]]", False)
+    return at("step", collectives=(earlier, pending), **changes)
+
+
+def judged(*seen: RankSeen) -> Verdict:
+    """The verdict on ranks of which each is on a node of its own."""
+    reports = {f"node{rank + 1}": HangReport((replace(one, rank=rank),)) for rank, one in enumerate(seen)}
+    return verdict(reports, {rank: f"node{rank + 1}" for rank in range(len(seen))})
+
+
+WAITING = at("collective")
+OUT = at("step", collectives=(Collective("0", 117, "gloo:all_reduce", "[[4]]", True),))
+
+
+@pytest.mark.parametrize(
+    ("culprit", "kind", "words"),
+    [
+        (at("step", state="T", was="T"), "stopped", "stopped in step 118 (state T)"),
+        (at("collective", frozen=True), "frozen", "is frozen in step 118 (by its control group)"),
+        (
+            at("input", children=(Process(9, "worker", "T"),)),
+            "worker",
+            "has a stopped process in step 118: worker, 9 (state T)",
+        ),
+        (at("compute", pipe="pipe:[1]"), "pipe", "waits in step 118 to write into a full pipe, which nobody seen here reads"),
+        (
+            at("compute", pipe="pipe:[1]", readers=(Process(9, "tee", "T"),)),
+            "pipe",
+            "waits in step 118 to write into a full pipe, which tee (9, state T) should read",
+        ),
+        (at("input"), "asleep", "sleeps in futex in step 118 outside of every collective"),
+        (at("compute", cpu_s=0.4), "computes", "computes (0.40 s in 0.50 s) in step 118 outside of every collective"),
+        (at("compute", state="R"), "computes", "computes (0.00 s in 0.50 s) in step 118 outside of every collective"),
+        (at("input", children_cpu_s=0.3), "computes", "computes (0.30 s in 0.50 s) in step 118 outside of every collective"),
+        (at("input", io_bytes=9999), "reads", "reads or writes (9999 bytes in 0.50 s) in step 118 outside of every collective"),
+        (
+            at("input", state="D", was="D", channel="nfs_wait"),
+            "storage",
+            "waits for its samples in the kernel (state D, nfs_wait) in step 118 outside of every collective",
+        ),
+        (
+            at("compute", 131),
+            "ahead",
+            "is ahead of the others in step 131: it sleeps in futex in step 131 outside of every collective",
+        ),
+        (at("end", 2000), "ahead", "is ahead of the others in step 2000: it is in end in step 2000"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_is_named_for_what_it_does_itself(culprit: RankSeen, kind: str, words: str, ranks: int) -> None:
+    for place in range(ranks):
+        others = [number for number in range(ranks) if number != place]
+        told = judged(*(culprit if number == place else WAITING for number in range(ranks)))
+        waiting = f"rank {others[0]} waits" if ranks == 2 else f"ranks {', '.join(map(str, others))} wait"
+        assert (told.kind, told.host, told.ranks) == (kind, f"node{place + 1}", (place,))
+        assert told.sentence == f"rank {place} on node{place + 1} {words}; {waiting} in a collective of step 118"
+        assert told.message == told.sentence.replace(f" on node{place + 1}", "", 1)
+
+
+def test_the_flight_recorder_tells_what_a_phase_cannot() -> None:
+    told = judged(in_call(119), in_call(119), OUT, in_call(119))
+    assert told.sentence == (
+        "rank 2 on node3 sleeps in futex in step 118 outside of every collective; ranks 0, 1, 3 wait in all-reduce 119"
+    )
+
+
+def test_stacks_tell_where_nothing_is_recorded_that_a_rank_waits() -> None:
+    stacks = (
+        "Current thread 0x1 (most recent call first):",
+        '  File "c10d.py", line 3 in all_reduce',
+        '  File "t.py", line 1 in <module>',
+    )
+    told = judged(at("step", state="T", was="T"), at("step", python=stacks))
+    assert told.sentence == "rank 0 on node1 stopped in step 118 (state T); rank 1 waits in all_reduce"
+
+
+def test_the_one_in_another_collective_than_most_is_named() -> None:
+    told = judged(in_call(119), in_call(119), in_call(119, "gloo:barrier"), in_call(119))
+    assert (told.kind, told.ranks) == ("collectives", (2,))
+    assert told.sentence == "rank 2 on node3 waits in barrier 119; ranks 0, 1, 3 wait in all-reduce 119"
+
+
+NOBODY = {
+    "one against one in different collectives": (in_call(119), in_call(119, "gloo:barrier")),
+    "two against two": (in_call(119), in_call(119), in_call(120), in_call(120)),
+    "all in the same collective": (in_call(119),) * 4,
+    "groups of their own": (in_call(3, group="a"), in_call(3, group="a"), in_call(7, group="b"), in_call(8, group="b")),
+    "all wait, one step apart": (at("collective", 118), at("collective", 119), at("collective", 119), at("collective", 119)),
+    "programs of others, all asleep": (ASLEEP, ASLEEP, ASLEEP, ASLEEP),
+    "a program of others of which one computes": (replace(ASLEEP, cpu_s=0.5, state="R"), ASLEEP, ASLEEP, ASLEEP),
+    "ranks that spin while they wait": (at("step", cpu_s=0.5), at("step", cpu_s=0.5), at("step"), at("step", cpu_s=0.5)),
+    "one whose state nothing tells": (at("step"), WAITING, WAITING, WAITING),
+    "a rank that evaluates": (at("evaluate", cpu_s=0.5, state="R"), WAITING, WAITING, WAITING),
+    "a rank that evaluates, and one that waits for it outside": (at("checkpoint"), at("input"), WAITING, WAITING),
+    "a rank that a debugger holds": (at("compute", state="t", was="t"), WAITING, WAITING, WAITING),
+    "stopped at one of two looks only": (at("step", state="T", was="S"), in_call(5), in_call(5), in_call(5)),
+}
+
+
+@pytest.mark.parametrize("seen", NOBODY.values(), ids=NOBODY)
+def test_nobody_is_named_without_proof(seen: tuple[RankSeen, ...]) -> None:
+    told = judged(*seen)
+    assert (told.host, told.ranks) == ("", ()) and told.kind in ("unknown", "pause")
+    assert "cannot be told" in told.sentence or "says that it pauses" in told.sentence
+    assert all(f"{number}" in told.sentence for number in range(len(seen)))
+
+
+def test_a_node_without_a_report_keeps_others_from_being_named_for_waiting_alone() -> None:
+    reports = {"node1": HangReport((at("input"),)), "node2": HangReport((replace(WAITING, rank=1),))}
+    told = verdict(reports, {0: "node1", 1: "node2", 2: "node3"})
+    assert told.ranks == () and "no report from node3" in told.sentence
+    stopped = {"node1": HangReport((at("input", state="T", was="T"),)), "node2": HangReport((replace(WAITING, rank=1),))}
+    assert verdict(stopped, {0: "node1", 1: "node2", 2: "node3"}).ranks == (0,)
+    assert "no report from node1" in verdict({}, {0: "node1"}).sentence
+
+
+def test_a_rank_that_ended_well_before_the_others_is_named() -> None:
+    reports = {"node1": HangReport((WAITING,)), "node2": HangReport((), (1,))}
+    told = verdict(reports, {0: "node1", 1: "node2"})
+    assert told.sentence == "rank 1 on node2 ended, with success; rank 0 waits in a collective of step 118"
+
+
+def test_a_rank_that_no_record_tells_of_has_not_ended() -> None:
+    """One process may be several ranks, and ranks may have no wrapper."""
+    told = verdict({"node1": HangReport((WAITING,)), "node2": HangReport(())}, {0: "node1", 1: "node2"})
+    assert told.ranks == () and "cannot be told" in told.sentence
+
+
+def test_several_ranks_of_one_node_are_named_together() -> None:
+    stopped = [replace(at("step", state="T", was="T"), rank=number) for number in (2, 3)]
+    reports = {"node1": HangReport((WAITING, replace(WAITING, rank=1))), "node2": HangReport(tuple(stopped))}
+    told = verdict(reports, {0: "node1", 1: "node1", 2: "node2", 3: "node2"})
+    assert told.sentence.startswith("ranks 2, 3 on node2 stopped in step 118 (state T); ranks 0, 1 wait")
+
+
+def linked(own: str, other: str, **changes: Any) -> RankSeen:
+    values = {"unacknowledged": 400, "unread": 0, "retransmits": 4} | changes
+    return at("collective", connections=(Connection(own, 5, other, 6, **values),))
+
+
+def test_a_link_is_named_by_both_ends_and_neither_is_guilty() -> None:
+    told = judged(linked("10.0.0.1", "10.0.0.2"), linked("10.0.0.2", "10.0.0.1"), WAITING, WAITING)
+    assert (told.kind, told.host, told.ranks) == ("link", "", ())
+    assert told.sentence.startswith(
+        "nothing arrives between node1 and node2 (sent again and again without an answer); ranks 0, 1"
+    )
+    one_way = judged(linked("10.0.0.1", "10.0.0.2"), linked("10.0.0.2", "10.0.0.9", retransmits=0), WAITING)
+    assert one_way.words.startswith("nothing arrives between node1 and node2")
+
+
+@pytest.mark.parametrize("changes", [{"retransmits": 1}, {"unacknowledged": 0}])
+def test_a_lost_packet_is_no_cut_link(changes: dict[str, int]) -> None:
+    assert judged(linked("10.0.0.1", "10.0.0.2", **changes), linked("10.0.0.2", "10.0.0.1", retransmits=0)).kind == "unknown"
+
+
+def test_a_stopped_rank_outranks_what_its_silence_does_to_links() -> None:
+    told = judged(linked("10.0.0.1", "10.0.0.2"), at("collective", state="T", was="T"))
+    assert (told.kind, told.ranks) == ("stopped", (1,))
+
+
+def test_a_thread_beside_that_writes_into_a_pipe_accuses_nobody_who_waits() -> None:
+    logger = Thread("logger", "S", "pipe_write", "write", "pipe:[1]", 0.0)
+    main = Thread("python", "S", "futex_wait_queue", "futex", "", 0.0)
+    told = judged(in_call(119, pipe="pipe:[1]", threads=(main, logger)), in_call(119))
+    assert told.ranks == ()

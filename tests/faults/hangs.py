@@ -1,0 +1,346 @@
+"""Hang ranks of the simulated trainer in every way, many times, and print how often the right one was named, and how soon.
+
+    python -m tests.faults.hangs [--trials N] [--faults stop,loop,…] [--jobs N] [--seed N] [--json FILE]
+    python -m tests.faults.hangs --torch [--trials N] [--faults stop,nosync,…] [--jobs N]
+    python -m tests.faults.hangs --pauses HOURS [--jobs N]
+
+Each trial has real supervisors, wrappers, ranks and reports; what is left out is ssh, so that many trials run side by side: a
+node is a work directory of this machine with a supervisor of its own. Ranks are broken from outside as in `rows.hangs`. With
+``--pauses`` nothing is broken: ranks pause as checkpoints, evaluations and compilations do, for so many hours of runs together,
+and every stop is a false alarm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import select
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from orchestrator.controller.events import Stalled
+from orchestrator.controller.hang import HangWatch
+from tests.support.machine import Line, Machine
+
+REPOSITORY = Path(__file__).parents[2]
+INJECTED = Path(__file__).parent / "injected"
+FREEZER = Path("/sys/fs/cgroup/freezer")
+FAULTS = ("stop", "loop", "asleep", "lock", "socket", "skip", "pipe", "freeze", "kill")
+LIMIT_S = 150.0
+READY_STEP = 40
+ORDER_S = 1.0
+SCRIPT = """\
+#!/bin/bash
+export RANK={rank} LOCAL_RANK=0 NODE_RANK={rank} WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port}
+export PYTHONPATH={injected} {given}
+exec {python} -I -S {wrapper} -- {python} -u {remote}/{trainer}
+"""
+SIMULATED = "train_simulated.py --steps 1000000 --compute-ms 100 --gradient-mb 0.1 --timeout-s 600"
+TORCH = (
+    "train_pytorch.py --steps 100000 --device cpu --dtype fp32 --batch-size 2 --image-size 32 --num-classes 10 --solo-steps 0"
+    " --timeout-s 1800"
+)
+OF_TORCH = "INJECT_AT_ONCE=1 GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 TORCH_FR_BUFFER_SIZE=512"
+TORCH_FAULTS = ("stop", "loop", "asleep", "nosync", "barrier")
+
+
+@dataclass(slots=True)
+class Result:
+    """One trial: who was named (None: nobody), after how many seconds, and the suspicions on the way."""
+
+    fault: str
+    nodes: int
+    rank: int
+    named: tuple[int, ...] | None = None
+    seconds: float | None = None
+    sentence: str = ""
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether exactly the broken rank was named."""
+        return self.named == (self.rank,)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether a healthy rank was named, at the end or in a suspicion."""
+        accusing = [line for line in self.said if re.search(r"usually \S+ s: ranks? \d", line)]
+        suspected = [line for line in accusing if f" s: rank {self.rank} on node{self.rank + 1} " not in line]
+        return bool(suspected) or (self.named is not None and not self.is_right)
+
+
+class World:
+    """The nodes of one run, with a rank each, and what a controller does with their events."""
+
+    def __init__(self, scratch: Path, nodes: int, given: str, trainer: str = SIMULATED) -> None:
+        self.machines = [
+            Machine(scratch / f"node{rank + 1}", name=f"node{rank + 1}", mark=f"{scratch}/{rank}") for rank in range(nodes)
+        ]
+        self.run_id = f"run-{os.urandom(6).hex()}"
+        self.lines: list[Line] = []
+        self.said: list[str] = []
+        self.failures: list[tuple[float, dict[str, Any]]] = []
+        self.ended: set[int] = set()
+        slots = [SimpleNamespace(slot=SimpleNamespace(host=one.name, ranks=(rank,))) for rank, one in enumerate(self.machines)]
+        stage = SimpleNamespace(journal=lambda *_, **__: None, observe=self._observe)
+        self.hang = HangWatch(SimpleNamespace(run_id=self.run_id, nodes=slots), stage)  # type: ignore[arg-type]
+        self.nodes, self.given, self.trainer = nodes, given, trainer
+        self.peers: dict[str, Any] = {}
+        self.beat_due = 0.0
+
+    def begin(self) -> None:
+        """Arm all nodes, and start them."""
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        for rank, machine in enumerate(self.machines):
+            words = {
+                "rank": rank,
+                "ranks": self.nodes,
+                "port": port,
+                "injected": INJECTED,
+                "given": self.given,
+                "trainer": self.trainer,
+            }
+            words |= {"python": sys.executable, "wrapper": machine.root / "payload/x/rank_wrapper.py"}
+            script = SCRIPT.format(**words, remote=REPOSITORY / "remote")
+            files = machine.stage(self.run_id, script)
+            line = machine.supervisor(self.run_id)
+            self.lines.append(line)
+            limits = {"limit_s": 36000.0, "first_line_s": 600.0, "stall_s": 600.0, "lease_s": 120.0, "node_rank": rank}
+            logs = {"progress": ["rank-0.out"] if rank == 0 else [], "rank_logs": ["rank-*.out"], "examines": True}
+            machine.arm(line, self.run_id, files, **limits, **logs)
+            line.wait_for("armed", 60)
+        for line in self.lines:
+            line.order("go", at=None)
+        self.peers = {
+            machine.name: SimpleNamespace(over=False, attaching=False, record=None, send=line.order)
+            for machine, line in zip(self.machines, self.lines, strict=True)
+        }
+
+    def _observe(self, event: object) -> None:
+        if isinstance(event, Stalled):
+            self.said.append(event.words)
+
+    def turn(self) -> str:
+        """Send beats, take events, and return the reason of a stop, empty without one."""
+        now = time.monotonic()
+        if now >= self.beat_due:
+            self.beat_due = now + 0.5
+            for rank, line in enumerate(self.lines):
+                if rank not in self.ended:
+                    line.order("beat", n=1)
+        outputs = {line.process.stdout: rank for rank, line in enumerate(self.lines) if rank not in self.ended}
+        for stream in select.select(list(outputs), [], [], 0.1)[0]:
+            rank = outputs[stream]
+            line = self.lines[rank]
+            line.more()
+            while b"\n" in line.buffer:
+                self._take(rank, line.read_line())
+        return self.hang.turn(time.monotonic(), self.peers)  # type: ignore[arg-type]
+
+    def _take(self, rank: int, event: dict[str, Any]) -> None:
+        if event["event"] in ("stalled", "resumed", "overdue", "examined"):
+            self.hang.take(self.machines[rank].name, {**event, "at": time.monotonic()})
+        elif event["event"] == "rank" and event["code"] != 0:
+            self.failures.append((time.monotonic(), event))
+        elif event["event"] == "ended":
+            self.ended.add(rank)
+            self.peers[self.machines[rank].name].over = True
+
+    def step(self) -> int:
+        """Return the last step in the log of rank 0."""
+        with suppress(OSError, IndexError, ValueError):
+            text = (self.folder(0) / "logs" / "rank-0.out").read_text()
+            return int(text.rpartition("orch step=")[2].split()[0])
+        return 0
+
+    def folder(self, rank: int) -> Path:
+        """Return the run's folder on the node of a rank."""
+        return self.machines[rank].root / "nodes" / self.machines[rank].name / "runs" / self.run_id
+
+    def pid(self, rank: int) -> int:
+        """Return the process of a rank, not its wrapper."""
+        return int(json.loads((self.folder(rank) / "ranks" / f"{rank}.json").read_text())["pid"])
+
+    def stop(self) -> None:
+        """Stop the run on every node and wait for its end."""
+        deadline = time.monotonic() + 60
+        for rank, line in enumerate(self.lines):
+            if rank not in self.ended:
+                line.order("stop", reason="over")
+        while len(self.ended) < len(self.lines) and time.monotonic() < deadline:
+            self.turn()
+
+    def close(self) -> None:
+        """End everything."""
+        for line in self.lines:
+            with suppress(OSError):
+                line.order("bye")
+        for machine in self.machines:
+            machine.close()
+
+
+@contextmanager
+def broken(world: World, fault: str, rank: int, scratch: Path) -> Iterator[None]:
+    """Break a rank, and mend it at the end so that it can be ended."""
+    pid, group = world.pid(rank), FREEZER / f"orch-hang-{os.getpid()}-{world.pid(rank)}"
+    if fault == "freeze":
+        group.mkdir()
+        (group / "cgroup.procs").write_text(str(pid))
+        (group / "freezer.state").write_text("FROZEN")
+    elif fault in ("stop", "kill"):
+        os.kill(pid, {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}[fault])
+    else:
+        (scratch / "fault").write_text(fault)
+        os.kill(pid, signal.SIGUSR1)
+    try:
+        yield
+    finally:
+        if fault == "freeze":
+            (group / "freezer.state").write_text("THAWED")
+            world.stop()
+            with suppress(OSError):
+                group.rmdir()
+
+
+def trial(number: int, fault: str, seed: int, torch: bool) -> Result:
+    """Run one trial, of PyTorch with gloo if ``torch``."""
+    chance = random.Random(f"{seed}/{number}")
+    nodes = (2, 4)[number % 2]
+    rank = number // 2 % nodes
+    result = Result(fault, nodes, rank)
+    with tempfile.TemporaryDirectory(prefix="hang-", ignore_cleanup_errors=True) as name:
+        scratch = Path(name)
+        given = f"INJECT_FAULT={scratch}/fault"
+        world = World(scratch, nodes, f"{given} {OF_TORCH}" if torch else given, TORCH if torch else SIMULATED)
+        try:
+            world.begin()
+            until, ready = time.monotonic() + 600, READY_STEP // (3 if torch else 1) + chance.randrange(20)
+            while world.step() < ready:
+                world.turn()
+                if time.monotonic() > until or world.failures:
+                    raise RuntimeError(f"step {ready} was not reached: {world.failures[:1]}")
+            with broken(world, fault, rank, scratch):
+                _watch(world, result)
+            world.stop()
+        finally:
+            world.close()
+    return result
+
+
+def _watch(world: World, result: Result) -> None:
+    begun = time.monotonic()
+    world.said.clear()
+    while time.monotonic() - begun < LIMIT_S:
+        reason = world.turn()
+        if world.failures and time.monotonic() - world.failures[0][0] > ORDER_S:
+            # The first by the clock of the ranks, as the controller takes it, and not the first that was heard.
+            at, record = min(world.failures, key=lambda failure: failure[1]["ended_mono_s"])
+            result.named, result.seconds = (record["rank"],), at - begun
+            result.sentence = f"rank {record['rank']} ended with {record['signal'] or record['code']}"
+            break
+        if reason and (ended_by := world.hang.ended_by):
+            result.named = ended_by.ranks or None
+            result.seconds, result.sentence = time.monotonic() - begun, ended_by.sentence
+            break
+    result.said = list(world.said)
+
+
+def pausing(number: int, hours: float, seed: int) -> dict[str, Any]:
+    """Run with pauses for so long; return what was said, and whether the run was stopped."""
+    silent = number % 2 == 0
+    given = f"INJECT_PAUSES='{'60 5 45' if silent else '30 2 8'}'{' INJECT_SILENT=1' if silent else ''}"
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="pause-", ignore_cleanup_errors=True) as name:
+        world = World(Path(name), (2, 4)[number // 2 % 2], given)
+        reason = ""
+        try:
+            world.begin()
+            while not reason and not world.failures and time.monotonic() - begun < hours * 3600:
+                reason = world.turn()
+            steps = world.step()
+            world.stop()
+        finally:
+            world.close()
+    took = (time.monotonic() - begun) / 3600
+    failures = [record for _, record in world.failures[:1]]
+    kind = "a program of others" if silent else "our trainer"
+    return {
+        "kind": kind,
+        "hours": took,
+        "steps": steps,
+        "reason": reason,
+        "failures": failures if not reason else [],
+        "said": world.said,
+    }
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return a line for each fault: trials, right ones, wrong ones, none; median and longest seconds."""
+    lines = [f"{'fault':8} {'trials':>6} {'right':>6} {'wrong':>6} {'none':>5} {'median':>8} {'longest':>8}"]
+    for fault in dict.fromkeys([*(one.fault for one in results), "all"]):
+        mine = [one for one in results if fault in (one.fault, "all")]
+        times = [one.seconds for one in mine if one.seconds is not None] or [float("nan")]
+        right, wrong = sum(one.is_right for one in mine), sum(one.is_wrong for one in mine)
+        none = sum(one.named is None for one in mine)
+        lines.append(f"{fault:8} {len(mine):6} {right:6} {wrong:6} {none:5} {statistics.median(times):8.1f} {max(times):8.1f}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description="Hang ranks and count who is named.")
+    parser.add_argument("--trials", type=int, default=24, help="trials of each fault")
+    parser.add_argument("--torch", action="store_true", help="ranks of PyTorch with gloo in place of simulated ones")
+    parser.add_argument("--faults", default="", help=f"of {', '.join(FAULTS)}; with --torch of {', '.join(TORCH_FAULTS)}")
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--pauses", type=float, default=0.0, metavar="HOURS", help="hours of runs with pauses, in place of trials"
+    )
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    with ThreadPoolExecutor(args.jobs) as pool:
+        if args.pauses:
+            told = list(pool.map(lambda number: pausing(number, args.pauses / args.jobs, args.seed), range(args.jobs)))
+            for one in told:
+                print(json.dumps(one))
+            stops = sum(bool(one["reason"]) for one in told)
+            print(f"{sum(one['hours'] for one in told):.2f} hours of runs, {stops} of {len(told)} stopped")
+            return
+        faults = args.faults.split(",") if args.faults else TORCH_FAULTS if args.torch else FAULTS
+        work = [(number, fault) for number in range(args.trials) for fault in faults]
+        results = []
+        for result in pool.map(lambda pair: _one(*pair, args.seed, args.torch), work):
+            results.append(result)
+            mark = "WRONG" if result.is_wrong else "ok" if result.is_right else "none"
+            where = f"{result.fault} {result.nodes}n rank {result.rank}"
+            print(f"{mark:5} {where}: {result.seconds or -1:.1f} s: {result.sentence or result.said}", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps([asdict(one) for one in results], indent=1))
+    print(table(results))
+
+
+def _one(number: int, fault: str, seed: int, torch: bool) -> Result:
+    try:
+        return trial(number, fault, seed, torch)
+    except Exception as error:  # counted as a miss, and said
+        return Result(fault, 0, -1, sentence=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""What a supervisor takes for a stall, what it sees of its ranks, and that a limit ends a run only after a look."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.record.hang_report import HangReport
+from tests.support.machine import Line, Machine
+
+REMOTE = Path(__file__).parents[3] / "remote"
+RUN = "r-001"
+sys.path.insert(0, str(REMOTE))
+
+
+def loaded(name: str) -> Any:
+    """A part of the node runner as a module."""
+    return importlib.import_module(f"noderun.{name}")
+
+
+stall, examine = loaded("stall"), loaded("examine")
+REPORTS = """\
+import sys; sys.path.insert(0, {remote!r})
+import time, rank_progress
+for step in range(1, 30):
+    rank_progress.mark(step, "compute")
+    time.sleep(0.1)
+rank_progress.mark(30, "input")
+{then}
+"""
+
+
+def rank(then: str) -> str:
+    """A launch script of one rank that reports 30 steps of 0.1 s and then does something else."""
+    code = REPORTS.format(remote=str(REMOTE), then=then)
+    wrapper = "../../../../payload/x/rank_wrapper.py"
+    command = f"{sys.executable} -I -S {wrapper} -- {sys.executable} -c {shlex.quote(code)}"
+    return f"#!/bin/bash\nexport RANK=0 LOCAL_RANK=0\nexec {command}\n"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path / "node1")
+    yield made
+    made.close()
+
+
+LIMITS = {"examines": True, "first_line_s": 600.0, "stall_s": 600.0, "progress": [], "limit_s": 120.0, "lease_s": 120.0}
+
+
+def wait_for(line: Line, name: str, within_s: float = 30.0) -> dict[str, Any]:
+    """Wait for an event while beats go on, as those of a controller do."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        line.order("beat", n=1)
+        while (event := line.read_line())["event"] != "beat":
+            if event["event"] == name:
+                return event
+        time.sleep(0.05)
+    raise AssertionError(f"no {name} within {within_s:g} s")
+
+
+def test_a_rank_that_sleeps_is_told_and_seen_where_it_sleeps(machine: Machine) -> None:
+    line = machine.start(RUN, rank("def read_samples(): time.sleep(1000)\nread_samples()"), **LIMITS)
+    told = wait_for(line, "stalled")
+    assert told["ranks"] == [0] and told["step"] == 30 and told["silent_s"] > 3.0
+    assert 0.1 <= told["usual_s"] < 1.0  # of a machine that may have other things to do
+    line.order("examine")
+    (seen,) = HangReport.of(wait_for(line, "examined")["report"]).ranks
+    assert (seen.rank, seen.state, seen.call, seen.frozen) == (0, "S", "clock_nanosleep", False)
+    assert seen.progress and (seen.progress.step, seen.progress.phase) == (30, "input")
+    assert any("in read_samples" in text for text in seen.python), seen.python
+    assert seen.cpu_s < 0.1 and seen.pipe is None
+    (folder,) = machine.root.glob("nodes/*/runs/*")
+    assert (folder / "hang.json").exists()  # and no log of a run that may yet end well
+    assert not (folder / "logs" / "hang.json").exists()
+    line.order("stop", reason="run_timeout: rank 0 sleeps")
+    record = wait_for(line, "ended")["record"]
+    assert record["reason"] == "run_timeout: rank 0 sleeps" and "hang.json" in record["files"]
+
+
+def test_a_rank_that_goes_on_after_a_pause_is_told_as_well(machine: Machine) -> None:
+    line = machine.start(
+        RUN,
+        rank('time.sleep(6)\nfor step in range(31, 90):\n    rank_progress.mark(step, "compute")\n    time.sleep(0.1)'),
+        **LIMITS,
+    )
+    wait_for(line, "stalled")
+    wait_for(line, "resumed")
+    record = wait_for(line, "ended")["record"]
+    assert (record["state"], record["reason"]) == ("finished", "") and "hang.json" not in record["files"]
+
+
+@pytest.mark.parametrize("phase", ["evaluate", "checkpoint", "compile", "end"])
+def test_a_declared_pause_is_no_silence(phase: str) -> None:
+    rhythm = stall.Rhythm()
+    for second in range(20):
+        rhythm.saw(10 * second, 10 * second, "compute", 100.0 + second)
+    rhythm.saw(200, 201, phase, 120.0)
+    assert rhythm.silent(100_000.0) == 0.0
+
+
+def steady(usual_s: float, seconds: int = 60) -> Any:
+    """The rhythm of a rank with steps of so many seconds, looked at once a second for a minute."""
+    rhythm = stall.Rhythm()
+    for second in range(seconds):
+        steps = int(second / usual_s)
+        rhythm.saw(steps, steps, "compute", float(second))
+    return rhythm
+
+
+@pytest.mark.parametrize(("usual_s", "silent_from_s"), [(0.1, 3.0), (0.25, 3.0), (1.0, 10.0), (5.0, 50.0)])
+def test_a_silence_is_measured_by_the_usual_time_of_a_step(usual_s: float, silent_from_s: float) -> None:
+    rhythm = steady(usual_s)
+    assert rhythm.usual_s == pytest.approx(usual_s, rel=0.25)
+    last = rhythm.since
+    assert rhythm.silent(last + silent_from_s - 0.6) == 0.0
+    assert rhythm.silent(last + silent_from_s * 1.3 + 0.5) > silent_from_s
+
+
+def test_a_long_pause_is_learned() -> None:
+    rhythm = steady(0.1)
+    rhythm.saw(rhythm.count + 1, rhythm.marks + 1, "compute", 60.0 + 19.0)
+    assert rhythm.silent(60.0 + 19.0 + 38.0) == 0.0 and rhythm.silent(60.0 + 19.0 + 42.0) > 40.0
+
+
+def test_nothing_is_suspected_before_the_usual_is_known() -> None:
+    rhythm = stall.Rhythm()
+    for second, steps in enumerate((0, 0, 1, 1, 2)):
+        rhythm.saw(steps, steps, "compute", 100.0 * second)
+    assert rhythm.silent(100_000.0) == 0.0
+
+
+@pytest.mark.parametrize("broken", [b"", b"x", b"orchprg1" + bytes(55), b"somebody" + bytes(56), bytes(64)])
+def test_a_file_that_is_no_progress_is_none(tmp_path: Path, broken: bytes) -> None:
+    path = tmp_path / "0.progress"
+    path.write_bytes(broken)
+    assert stall.read_progress(str(path)) is None
+    assert stall.read_progress(str(tmp_path / "1.progress")) is None
+    os.mkfifo(tmp_path / "2.progress")
+    assert stall.read_progress(str(tmp_path / "2.progress")) is None
+
+
+def test_a_limit_without_a_controller_ends_the_run_after_a_look(machine: Machine) -> None:
+    line = machine.start(RUN, rank("time.sleep(1000)"), **(LIMITS | {"limit_s": 5.0}))
+    time.sleep(stall.CONTROLLER_S)  # a controller that says nothing
+    assert line.wait_for("overdue", 20)["reason"] == "run_timeout: longer than 5 s"
+    assert line.wait_for("examined")["report"]["ranks"][0]["rank"] == 0
+    assert line.wait_for("stopping")["reason"] == "run_timeout: longer than 5 s"
+    assert "hang.json" in line.wait_for("ended")["record"]["files"]
+
+
+def test_a_limit_waits_for_a_controller_that_looks_at_all_nodes(machine: Machine) -> None:
+    line = machine.start(RUN, rank("time.sleep(1000)"), **(LIMITS | {"limit_s": 5.0}))
+    wait_for(line, "overdue")
+    wait_for(line, "examined")
+    for _ in range(10):
+        line.order("beat", n=1)
+        assert line.wait_for("beat")["state"] == "running"
+        time.sleep(0.1)
+    line.order("stop", reason="run_timeout: longer than 5 s; rank 0 sleeps")
+    assert wait_for(line, "ended")["record"]["reason"] == "run_timeout: longer than 5 s; rank 0 sleeps"
+
+
+def test_a_full_pipe_is_seen_with_who_should_read_it() -> None:
+    reader = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE)
+    writer = subprocess.Popen([sys.executable, "-c", "import os\nwhile True: os.write(1, bytes(65536))"], stdout=reader.stdin)
+    try:
+        until = time.monotonic() + 20
+        while (blocked := examine.blocked_pipe(examine.seen(writer.pid, True))) is None:
+            assert time.monotonic() < until
+        assert [reader.pid, "sleep", "S"] in blocked["readers"]
+    finally:
+        for process in (writer, reader):
+            process.kill()
+            process.wait()
+            if process.stdin:
+                process.stdin.close()
+
+
+def test_a_signal_is_sent_only_to_a_program_that_catches_it(tmp_path: Path) -> None:
+    """A program of others, which has no handler, would be ended by it."""
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "0.progress").write_bytes(bytes(64))
+    (tmp_path / "ranks" / "0.stacks").write_bytes(b"")
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        question = loaded("stacks").Question(str(tmp_path), 0, process.pid)
+        assert question.words(0.0) == {} and process.poll() is None
+        assert not loaded("stacks").catches(process.pid, signal.SIGRTMIN + 14)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_flight_recorder_is_cut_to_what_is_waited_for() -> None:
+    entries = [
+        {
+            "collective_seq_id": number,
+            "profiling_name": "gloo:all_reduce",
+            "process_group": ["0", "default"],
+            "retired": number < 300,
+        }
+        for number in range(1, 400)
+    ]
+    kept = loaded("stacks").last_collectives(json.dumps({"entries": entries}).encode())
+    assert [(entry["number"], entry["over"]) for entry in kept[:2]] == [(299, True), (300, False)] and len(kept) <= 8

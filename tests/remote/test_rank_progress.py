@@ -1,0 +1,96 @@
+"""What a rank reports of itself, as the supervisor reads it."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REMOTE = Path(__file__).parents[2] / "remote"
+sys.path.insert(0, str(REMOTE))
+rank_progress: Any = importlib.import_module("rank_progress")
+stall: Any = importlib.import_module("noderun.stall")
+stacks: Any = importlib.import_module("noderun.stacks")
+
+
+@pytest.fixture
+def reported(tmp_path: Path) -> Iterator[Any]:
+    """The progress of rank 3 in a folder of ranks."""
+    (tmp_path / "ranks").mkdir()
+    made = rank_progress.Progress(str(tmp_path / "ranks" / "3.progress"))
+    yield made
+    faulthandler.unregister(rank_progress.STACKS_SIGNAL)
+    made.stacks.close()
+
+
+def test_the_supervisor_reads_what_a_rank_has_marked(reported: Any) -> None:
+    before = time.monotonic()
+    assert stall.read_progress(reported.path)["phase"] == "start"
+    for step in range(1, 119):
+        reported.mark(step, "input")
+        reported.mark(step, "collective")
+    read = stall.read_progress(reported.path)
+    assert (read["step"], read["phase"], read["marks"]) == (118, "collective", 1 + 2 * 118)
+    assert before <= read["begun"] <= read["t"] <= time.monotonic()
+    assert os.stat(reported.path).st_size == 64
+
+
+def test_a_reader_never_sees_half_a_mark(reported: Any) -> None:
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            seen = stall.read_progress(reported.path)
+            if seen is not None and seen["step"]:
+                assert seen["phase"] == ("input" if seen["step"] % 2 else "collective")
+                assert seen["marks"] == seen["step"] + 1
+                counts.append(seen["marks"])
+
+    counts: list[int] = []
+    reader = threading.Thread(target=read)
+    reader.start()
+    for step in range(1, 30_000):
+        reported.mark(step, "input" if step % 2 else "collective")
+    over.set()
+    reader.join()
+    assert len(set(counts)) > 2 and counts == sorted(counts)
+
+
+def test_without_a_place_nothing_is_written(tmp_path: Path) -> None:
+    code = f"import sys; sys.path.insert(0, {str(REMOTE)!r}); import rank_progress as r; r.mark(1, 'input'); r.answer(bytes)"
+    code += "; import threading; assert threading.active_count() == 1"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env={})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["missing/3.progress", "a-file/3.progress"])
+def test_a_place_that_cannot_be_written_to_stops_no_training(tmp_path: Path, path: str) -> None:
+    (tmp_path / "a-file").write_text("")
+    lost = rank_progress.Progress(str(tmp_path / path))
+    lost.mark(1, "input")
+    lost.answer(bytes)
+
+
+def test_a_rank_answers_with_its_collectives_and_its_stacks(reported: Any, tmp_path: Path) -> None:
+    pending = {"collective_seq_id": 7, "profiling_name": "gloo:all_reduce", "process_group": ["0"], "retired": False}
+    entries = json.dumps({"entries": [pending]}).encode()
+    reported.answer(lambda: entries)
+    until = time.monotonic() + 10
+    while not (tmp_path / "ranks" / "3.ask").exists():
+        assert time.monotonic() < until
+    for _ in range(2):
+        (words,) = stacks.own_words({3: stacks.Question(str(tmp_path), 3, os.getpid())}).values()
+        assert words["collectives"] == [
+            {"group": "0", "number": 7, "name": "gloo:all_reduce", "state": "", "over": False, "sizes": ""}
+        ]
+        assert any("test_a_rank_answers" in line for line in words["python"])
