@@ -7,7 +7,7 @@ traced or changed. What this user may not read is left out.
 import os
 import time
 
-from noderun.files import first_line, names_in
+from noderun.listings import first_line, names_in
 from noderun.processes import lives, numbers_of, processes
 from noderun.records import read_record
 from noderun.sockets import connections, interfaces

@@ -38,3 +38,9 @@ class Ranks:
     def in_order(self):
         """Return all records in order of rank."""
         return sorted(self.records.values(), key=lambda record: record["rank"])
+
+
+def how_it_ended(record):
+    """Return what ended a rank: a signal or its exit code, and what is noted about it."""
+    how = record["signal"] or "exit code %s" % record["code"]
+    return how + ", " + record["note"] if "note" in record else how

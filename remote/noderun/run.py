@@ -14,7 +14,7 @@ from noderun.launch import check_port, launch
 from noderun.logs import MAX_FILES, digests, log_files
 from noderun.meter import Meter
 from noderun.processes import bearers, boot_id, descendants, ending, name_of, send_signal
-from noderun.ranks import Ranks
+from noderun.ranks import Ranks, how_it_ended
 from noderun.records import write_json, write_whole
 from noderun.sampler import Sampler
 from noderun.stall import Stall, is_attended
@@ -290,8 +290,7 @@ class Run:
         for record in self.ranks.read(self.oom_kills if self.state == "running" else None):
             self.tell("rank", **record)
             if record["code"] != 0 and self.state == "running":
-                how = (record["signal"] or "exit code %s" % record["code"]) + (", " + record["note"] if "note" in record else "")
-                self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how))
+                self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how_it_ended(record)))
 
     def end(self, stuck=""):
         """Begin the exit record: what happened. ``stuck``: which processes could not be ended."""

@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 
-from noderun.files import names_in
+from noderun.listings import names_in
 
 ESTABLISHED = "01"
 LISTENING = "0A"
