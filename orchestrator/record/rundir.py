@@ -91,10 +91,12 @@ class BenchDir:
         """Return the runs in execution order, without those that have no files yet.
 
         A run whose files were lost is included, because the journal names it; its manifest cannot be read. ``superseded``:
-        also include, first, the runs that were replaced by another attempt and still have files.
+        also include, first, the runs with files that no table counts: those that were replaced by another attempt, and those
+        that are traced.
         """
         record = self.record()
-        old = [run for run in map(self.run, record.superseded if superseded else ()) if _is_written(run.path)]
+        uncounted = [*record.superseded, *record.profiles] if superseded else []
+        old = [run for run in map(self.run, uncounted) if _is_written(run.path)]
         runs = {run: _is_written(run.path) for run in map(self.run, record.runs)}
         begun = begun_runs(self.journal.read()) if not all(runs.values()) else frozenset()
         return [*old, *(run for run, written in runs.items() if written or run.run_id in begun)]

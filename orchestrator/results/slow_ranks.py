@@ -7,7 +7,8 @@ from who waits. docs/metrics.md has the formula.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.results.hardware import loaded_in, slowed_in
@@ -20,6 +21,9 @@ __all__ = ["RankTimes", "Ranks", "compared"]
 
 _EVEN = 0.5
 """A node is named instead of its ranks if each of them is above the others by at least this share of the node's excess."""
+
+_LARGEST = 700.0
+"""The logarithm of a number that still fits a float."""
 
 _Member = int | str
 """A rank, or a node by its host."""
@@ -92,14 +96,39 @@ def _excesses(runs: Sequence[_Blocks], hosts: Mapping[int, str]) -> dict[_Member
     of the ranks of other nodes; empty if any rank has no values."""
     if not all(blocks for run in runs for blocks in run.values()):
         return {}
-    groups: dict[_Member, list[int]] = {rank: [rank] for rank in hosts}
-    nodes = {host: [rank for rank, own in hosts.items() if own == host] for host in hosts.values()}
-    groups.update({host: ranks for host, ranks in nodes.items() if 1 < len(ranks) < len(hosts)})
-    return excesses({member: [_apart(run, ranks) for run in runs] for member, ranks in groups.items()})
+    nodes: dict[str, set[int]] = {}
+    for rank, host in hosts.items():
+        nodes.setdefault(host, set()).add(rank)
+    of_ranks = [_ranks_apart(run) for run in runs]
+    apart: dict[_Member, list[list[float]]] = {rank: [of_run[rank] for of_run in of_ranks] for rank in hosts}
+    groups = {host: ranks for host, ranks in nodes.items() if 1 < len(ranks) < len(hosts)}
+    apart.update({host: [_node_apart(run, ranks) for run in runs] for host, ranks in groups.items()})
+    return excesses(apart)
 
 
-def _apart(run: _Blocks, members: Sequence[int]) -> list[float]:
-    """Return for each block the mean of some ranks without the median of the others."""
+def _ranks_apart(run: _Blocks) -> dict[int, list[float]]:
+    """Return for each rank and block its value without the median of the others; each block is sorted once, for thousands of
+    ranks."""
+    columns = [sorted(block) for block in zip(*run.values(), strict=True)]
+    return {
+        rank: [own - _median_without(own, of_all) for own, of_all in zip(blocks, columns, strict=True)]
+        for rank, blocks in run.items()
+    }
+
+
+def _median_without(own: float, values: Sequence[float]) -> float:
+    """Return the median of sorted values without one of them.
+
+    >>> [_median_without(own, [1.0, 2.0, 5.0, 9.0]) for own in (1.0, 5.0)], _median_without(3.0, [1.0, 3.0, 4.0])
+    ([5.0, 2.0], 2.5)
+    """
+    place, count = bisect_left(values, own), len(values) - 1
+    low, high = ((at if at < place else at + 1) for at in ((count - 1) // 2, count // 2))
+    return (values[low] + values[high]) / 2
+
+
+def _node_apart(run: _Blocks, members: Collection[int]) -> list[float]:
+    """Return for each block the mean of a node's ranks without the median of all others."""
     own = zip(*(run[rank] for rank in members), strict=True)
     others = zip(*(blocks for rank, blocks in run.items() if rank not in members), strict=True)
     return [mean(values) - median(rest) for values, rest in zip(own, others, strict=True)]
@@ -121,7 +150,7 @@ def _named(found: Mapping[_Member, Excess], hosts: Mapping[int, str]) -> list[tu
 
 def _as_fraction(excess: Excess) -> Excess:
     """Return the excess of logarithms as that of their exponentials."""
-    value, low, high = map(math.expm1, (excess.value, excess.low, excess.high))
+    value, low, high = (math.expm1(min(number, _LARGEST)) for number in (excess.value, excess.low, excess.high))
     return Excess(value, low, high, excess.in_all_runs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -86,6 +87,19 @@ def test_what_is_known_of_the_node_stands_beside_it() -> None:
 def test_runs_on_other_nodes_than_the_last_are_not_pooled_with_it() -> None:
     moved = repeats(list(reversed(FOUR)), {2: 0.5}, count=1)
     assert compared([*moved, *repeats(FOUR, {})]).words == ()
+
+
+def test_times_that_are_absurdly_far_apart_still_give_numbers() -> None:
+    (run,) = repeats(FOUR, {}, count=1)
+    tiny = replace(run.rank_parts[0], compute_s=(5e-324, 1e14) * 8)
+    (first, *_) = compared([replace(run, rank_parts=(tiny, *run.rank_parts[1:]))]).times
+    assert first.excess and math.isfinite(first.excess.high) and first.excess.low >= -1
+
+
+def test_one_slow_rank_of_many_is_named_alone() -> None:
+    hosts = [f"node{rank // 8}" for rank in range(64)]
+    (words,) = compared(repeats(hosts, {43: 0.1})).words
+    assert words.startswith("rank 43 on node5 takes")
 
 
 def test_a_single_rank_is_compared_with_nobody() -> None:
