@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from orchestrator.plan.spec import RunSpec, Step
 from orchestrator.plan.transformer import Transformer
 from orchestrator.record.rundir import BenchDir
+from orchestrator.report.formats import json as jsonout
 from orchestrator.report.tables import tables
 from orchestrator.results.language_model import language_values, peak_note
 from orchestrator.results.read import read_run
@@ -128,6 +130,11 @@ def summary(bench: BenchDir) -> Summary:
     for repeat in (1, 2, 3):
         build(bench, f"r{repeat}", _language_model, repeat=repeat)
     return summarize([read_run(run) for run in bench.runs()])
+
+
+def test_its_json_is_as_the_schema_says(summary: Summary) -> None:
+    schema = json.loads((Path(jsonout.__file__).parent / "summary.schema.json").read_text(encoding="utf-8"))
+    Draft202012Validator(schema).validate(json.loads(jsonout.render(summary)))
 
 
 def test_the_speed_of_a_run_is_its_tokens_over_its_time(summary: Summary) -> None:
