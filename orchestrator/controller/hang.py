@@ -3,7 +3,8 @@
 A node tells when its ranks, or its logs, are silent for longer than their own past explains. Nothing is stopped for that. All
 nodes then look at what every rank does, again and again while the silence lasts. A verdict is said where two looks agree on it
 and no rank has gone on in between; the run is stopped if it names a cause, and the silence is long enough for its kind. Where
-nothing is proven the limits of the run decide, as without this; a run that reaches one of them is looked at before it is stopped.
+nothing is proven the limits of the run decide, as without this. A run that reaches one of them is looked at before it is
+stopped.
 """
 
 from __future__ import annotations
