@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _SHOWN_LINES = 12
 _ANSWER_S = 30
+_BETWEEN_S = 1.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,7 +40,7 @@ def stacks(
 
     Nothing is stopped.
     """
-    from orchestrator.analysis.hang.verdict import verdict
+    from orchestrator.analysis.hang.verdict import gone_on, verdict
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.inventory import open_inventory
     from orchestrator.nodes.cluster import Cluster
@@ -64,12 +66,17 @@ def stacks(
         def look(name: str) -> Any:
             return cluster.nodes[name].ask("examine", run=run.run_id, timeout_s=_ANSWER_S)["report"]
 
-        answers, errors = each([slot.host for slot in slots], look)
+        names = [slot.host for slot in slots]
+        before, _ = each(names, look)
+        time.sleep(_BETWEEN_S)
+        answers, errors = each(names, look)
     if as_json:
         print_json({"run": run.run_id, "nodes": answers, "errors": {name: error.as_dict() for name, error in errors.items()}})
         return
     reports = {name: HangReport.of(answer) for name, answer in answers.items()}
-    told = verdict(reports, {rank: slot.host for slot in slots for rank in slot.ranks})
+    # Of a run that goes on, a moment in which one rank waits for another proves nothing.
+    going = gone_on({name: HangReport.of(answer) for name, answer in before.items()}, reports)
+    told = going or verdict(reports, {rank: slot.host for slot in slots for rank in slot.ranks})
     typer.echo(one_line(f"{run.run_id}: {told.sentence}"))
     for name, report in reports.items():
         for seen in report.ranks:

@@ -1,9 +1,10 @@
 """A run that does not go on: the ranks of all nodes are looked at, the suspicion is said, and a proven hang is ended.
 
 A node tells when its ranks, or its logs, are silent for longer than their own past explains. Nothing is stopped for that. All
-nodes then look at what every rank does; the verdict on these reports is said, and the looks go on while the silence lasts. The
-run is stopped where two looks agree on a verdict that names a cause, and the silence is long enough for its kind. Where nothing
-is proven the limits of the run decide, as without this; a run that reaches one of them is looked at before it is stopped.
+nodes then look at what every rank does, again and again while the silence lasts. A verdict is said where two looks agree on it
+and no rank has gone on in between; the run is stopped if it names a cause, and the silence is long enough for its kind. Where
+nothing is proven the limits of the run decide, as without this. A run that reaches one of them is looked at before it is
+stopped.
 """
 
 from __future__ import annotations

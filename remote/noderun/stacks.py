@@ -8,6 +8,7 @@ where it is installed, without stopping them.
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -58,16 +59,21 @@ class Question:
         entry = {}
         if self.stacks_from is not None:
             data = read_slice(self.base + ".stacks", self.stacks_from, MOST_STACK_BYTES)
-            entry["python"] = data.decode("utf-8", "replace").splitlines()[:120]
+            entry["python"] = shortened(data.decode("utf-8", "replace"))
         elif self.spy is not None:
             with contextlib.suppress(Exception):
                 text = self.spy.communicate(timeout=max(0.0, until - time.monotonic()))[0].decode("utf-8", "replace")
-                entry["python"] = text[:MOST_STACK_BYTES].splitlines()[:120]
+                entry["python"] = shortened(text[:MOST_STACK_BYTES])
             self.spy.kill()
         if self.asked and modified(self.base + ".collectives") != self.was:
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 entry["collectives"] = last_collectives(read_slice(self.base + ".collectives", 0, MOST_COLLECTIVES_BYTES))
         return entry
+
+
+def shortened(text):
+    """Return the lines of stacks, of files only their names: the path of a payload is longer than all the rest."""
+    return re.sub(r'File "[^"]*/([^"/]+)"', r'File "\1"', text).splitlines()[:120]
 
 
 def own_words(questions):

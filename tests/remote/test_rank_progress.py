@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,25 +44,25 @@ def test_the_supervisor_reads_what_a_rank_has_marked(reported: Any) -> None:
     assert os.stat(reported.path).st_size == 64
 
 
-def test_a_reader_never_sees_half_a_mark(reported: Any) -> None:
-    over = threading.Event()
-
-    def read() -> None:
-        while not over.is_set():
-            seen = stall.read_progress(reported.path)
+def test_a_reader_never_sees_half_a_mark(tmp_path: Path) -> None:
+    path = str(tmp_path / "3.progress")
+    code = f"import sys; sys.path.insert(0, {str(REMOTE)!r})\nfrom rank_progress import Progress\n"
+    code += f"own, step = Progress({path!r}), 0\n"
+    code += "while True:\n    step += 1\n    own.mark(step, 'input' if step % 2 else 'collective')"
+    writer = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        counts: set[int] = set()
+        until = time.monotonic() + 30
+        while len(counts) < 2000:
+            assert time.monotonic() < until
+            seen = stall.read_progress(path)
             if seen is not None and seen["step"]:
                 assert seen["phase"] == ("input" if seen["step"] % 2 else "collective")
-                assert seen["marks"] == seen["step"] + 1
-                counts.append(seen["marks"])
-
-    counts: list[int] = []
-    reader = threading.Thread(target=read)
-    reader.start()
-    for step in range(1, 30_000):
-        reported.mark(step, "input" if step % 2 else "collective")
-    over.set()
-    reader.join()
-    assert len(set(counts)) > 2 and counts == sorted(counts)
+                assert seen["marks"] == seen["step"] + 1 and seen["begun"] == seen["t"]
+                counts.add(seen["marks"])
+    finally:
+        writer.kill()
+        writer.wait()
 
 
 def test_without_a_place_nothing_is_written(tmp_path: Path) -> None:
@@ -93,4 +92,5 @@ def test_a_rank_answers_with_its_collectives_and_its_stacks(reported: Any, tmp_p
         assert words["collectives"] == [
             {"group": "0", "number": 7, "name": "gloo:all_reduce", "state": "", "over": False, "sizes": ""}
         ]
-        assert any("test_a_rank_answers" in line for line in words["python"])
+        own = [line for line in words["python"] if line.endswith("in test_a_rank_answers_with_its_collectives_and_its_stacks")]
+        assert len(own) == 1 and own[0].startswith('  File "test_rank_progress.py", line '), words["python"]

@@ -115,7 +115,7 @@ def _no_freezer() -> str:
     return cgroups.obstacle("freezer")
 
 
-@row("R1", "a rank is stopped (SIGSTOP)", trials=30, limit_s=300)
+@row("R1", "a rank is stopped (SIGSTOP)", trials=30, limit_s=300, short=False)
 def stopped_rank(trial: Trial) -> None:
     process, _, rank = hanging(trial)
     os.kill(trial.controller.rank_process(trial.nodes[rank]).pid, signal.SIGSTOP)

@@ -33,16 +33,16 @@ stall, examine = loaded("stall"), loaded("examine")
 REPORTS = """\
 import sys; sys.path.insert(0, {remote!r})
 import time, rank_progress
-for step in range(1, 30):
+for step in range(1, 80):
     rank_progress.mark(step, "compute")
     time.sleep(0.1)
-rank_progress.mark(30, "input")
+rank_progress.mark(80, "input")
 {then}
 """
 
 
 def rank(then: str) -> str:
-    """A launch script of one rank that reports 30 steps of 0.1 s and then does something else."""
+    """A launch script of one rank that reports 79 steps of 0.1 s and then does something else."""
     code = REPORTS.format(remote=str(REMOTE), then=then)
     wrapper = "../../../../payload/x/rank_wrapper.py"
     command = f"{sys.executable} -I -S {wrapper} -- {sys.executable} -c {shlex.quote(code)}"
@@ -59,7 +59,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 LIMITS = {"examines": True, "first_line_s": 600.0, "stall_s": 600.0, "progress": [], "limit_s": 120.0, "lease_s": 120.0}
 
 
-def wait_for(line: Line, name: str, within_s: float = 30.0) -> dict[str, Any]:
+def wait_for(line: Line, name: str, within_s: float = 60.0) -> dict[str, Any]:
     """Wait for an event while beats go on, as those of a controller do."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:
@@ -74,12 +74,12 @@ def wait_for(line: Line, name: str, within_s: float = 30.0) -> dict[str, Any]:
 def test_a_rank_that_sleeps_is_told_and_seen_where_it_sleeps(machine: Machine) -> None:
     line = machine.start(RUN, rank("def read_samples(): time.sleep(1000)\nread_samples()"), **LIMITS)
     told = wait_for(line, "stalled")
-    assert told["ranks"] == [0] and told["step"] == 30 and told["silent_s"] > 3.0
+    assert told["ranks"] == [0] and told["step"] == 80 and told["silent_s"] > 3.0
     assert 0.1 <= told["usual_s"] < 1.0  # of a machine that may have other things to do
     line.order("examine")
     (seen,) = HangReport.of(wait_for(line, "examined")["report"]).ranks
     assert (seen.rank, seen.state, seen.call, seen.frozen) == (0, "S", "clock_nanosleep", False)
-    assert seen.progress and (seen.progress.step, seen.progress.phase) == (30, "input")
+    assert seen.progress and (seen.progress.step, seen.progress.phase) == (80, "input")
     assert any("in read_samples" in text for text in seen.python), seen.python
     assert seen.cpu_s < 0.1 and seen.pipe is None
     (folder,) = machine.root.glob("nodes/*/runs/*")
@@ -93,7 +93,7 @@ def test_a_rank_that_sleeps_is_told_and_seen_where_it_sleeps(machine: Machine) -
 def test_a_rank_that_goes_on_after_a_pause_is_told_as_well(machine: Machine) -> None:
     line = machine.start(
         RUN,
-        rank('time.sleep(6)\nfor step in range(31, 90):\n    rank_progress.mark(step, "compute")\n    time.sleep(0.1)'),
+        rank('time.sleep(6)\nfor step in range(81, 140):\n    rank_progress.mark(step, "compute")\n    time.sleep(0.1)'),
         **LIMITS,
     )
     wait_for(line, "stalled")
