@@ -53,7 +53,7 @@ class Progress:
         faulthandler.register(STACKS_SIGNAL, self.stacks, all_threads=True)
 
     def mark(self, step: int, phase: str) -> None:
-        """Record that a phase of a step begins; takes about a microsecond."""
+        """Record that a phase of a step begins; takes some microseconds at most."""
         if self.record is None:
             return
         now = monotonic()
