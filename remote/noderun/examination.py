@@ -9,14 +9,13 @@ import time
 
 from noderun.examine import examine
 from noderun.files import read_slice
-from noderun.processes import descendants
+from noderun.processes import PR_SET_PDEATHSIG, descendants
 from noderun.records import write_json
 
 REPORT = "hang.json"
 MOST_REPORT_BYTES = 8 << 20
 EXAMINE_S = 10.0
 SHUT_DOWN_S = 12.0
-PR_SET_PDEATHSIG = 1
 NOBODY = -1
 
 

@@ -17,11 +17,11 @@ from noderun.amd import AmdGpus
 from noderun.counters import Interfaces, Packages, PortErrors, Ports, Usage
 from noderun.foreign import Foreign
 from noderun.nvml import NvidiaErrors, NvidiaEvents, NvidiaGpus, NvidiaProcesses, nvidia_devices
+from noderun.processes import PR_SET_PDEATHSIG
 
 TELEMETRY_SCHEMA = 1
 MOST_ROWS = 1800
 MOST_EVENTS = 64
-PR_SET_PDEATHSIG = 1
 
 
 class Source:

@@ -103,8 +103,8 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --set compile=perhaps", "orch: --set compile: expected true or false, got 'perhaps'"),
         ("resnet50 -f simulated --set computems=5",
          "orch: --set computems: simulated has no option 'computems'. it has compute_ms=-1.0, jitter_percent=0.0, "
-         "gradient_mb=0.0, seed=0, peer_timeout_s=60.0, fail_at_step=0, fail_rank=0, fail_mode=exit3; "
-         "did you mean 'compute_ms'?"),
+         "gradient_mb=0.0, seed=0, peer_timeout_s=60.0, slow_rank=0, slow_percent=0.0, fail_at_step=0, fail_rank=0, "
+         "fail_mode=exit3; did you mean 'compute_ms'?"),
         ("resnet50 --hosts gone.yaml", "orch: gone.yaml: expected a file, there is none. check the path"),
         ("resnet50 --hosts inventory/", "orch: inventory/: expected a file, got a directory with cluster.yaml. "
                                         "name a file in it"),

@@ -149,8 +149,12 @@ def test_everything_we_write_is_private(controller: Controller) -> None:
     done = controller.end(controller.start("bench", *QUICK, "--nodes", "2", program=program), 60)
     assert done.code == 0, done
     homes = [controller.lab.node(name).home / ".orch-node" for name in ("node1", "node2")]
+    own = {run.name for run in controller.runs}
     for top in (controller.project / "runs", *homes):
         for path in (top, *top.rglob("*")):
+            place = path.relative_to(top).parts
+            if "runs" in place[:-1] and not own & set(place):
+                continue  # runs of other tests may hold what an engine of containers wrote
             # A symbolic link has no mode of its own.
             assert path.is_symlink() or path.lstat().st_mode & 0o077 == 0, (oct(path.lstat().st_mode), path)
     assert not list(homes[0].glob(f"nodes/node1/runs/{controller.runs[-1].name}/env.sh")), (

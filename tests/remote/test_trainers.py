@@ -159,8 +159,8 @@ def test_more_ranks_than_gradients_still_add_up() -> None:
 
 
 def test_a_wrong_reduction_is_an_error(tmp_path: Path) -> None:
-    for name in ("train_simulated.py", "simulated_meeting.py", "simulated_ring.py"):
-        shutil.copy(SIMULATED.with_name(name), tmp_path)
+    for name in ("train_simulated", "simulated_meeting", "simulated_ring", "rank_parts", "rank_progress"):
+        shutil.copy(SIMULATED.with_name(f"{name}.py"), tmp_path)
     forgetful = tmp_path / "simulated_ring.py"
     source = forgetful.read_text()
     assert source.count("map(float.__add__, own, received)") == 1

@@ -495,7 +495,7 @@ def killed_at_the_barrier(trial: Trial) -> None:
         time.sleep(0.005)
         os.kill(held, signal.SIGSTOP)
         time.sleep(0.1)
-    os.kill(int(waits.read_text()), signal.SIGKILL)
+    os.kill(int(waits.read_text().split()[0]), signal.SIGKILL)  # the oldest child; the sampler is another one
     os.kill(held, signal.SIGCONT)
     noticed(trial, RANK_S + 2.0)
     stopped(trial, GRACE_S + 1.0)

@@ -71,7 +71,7 @@ def test_without_the_order_nothing_is_sampled(machine: Machine) -> None:
 
 
 def test_a_sampler_that_hangs_delays_no_end_and_what_it_wrote_comes_as_whole_lines(machine: Machine) -> None:
-    line = machine.start(RUN, rank("input()"), telemetry={"packed": packed(HANGS.encode())})
+    line = machine.start(RUN, rank("import time; time.sleep(100)"), telemetry={"packed": packed(HANGS.encode())})
     wait_for_samples(machine)
     (sampler,) = samplers(machine)
     line.order("stop", reason="enough")
@@ -100,7 +100,7 @@ def test_the_gpus_of_the_run_are_sampled(machine: Machine, tmp_path: Path) -> No
 
 
 def test_a_driver_that_does_not_return_delays_no_end(machine: Machine, tmp_path: Path) -> None:
-    line = machine.start(RUN, rank("input()"), telemetry=with_driver(tmp_path, "-DHANG"))
+    line = machine.start(RUN, rank("import time; time.sleep(100)"), telemetry=with_driver(tmp_path, "-DHANG"))
     judge.wait_for(lambda: (machine.folder(RUN) / ".orch-samples").exists(), 10, "it does not begin")
     line.order("stop", reason="enough")
     record = line.wait_for("ended")["record"]
@@ -121,7 +121,7 @@ def test_it_dies_with_a_supervisor_that_is_killed(machine: Machine) -> None:
     line = machine.supervisor(RUN)
     machine.arm(line, RUN, files, telemetry=REAL)
     supervisor = line.wait_for("armed")["pid"]
-    assert len(samplers(machine)) == 1, "it is forked before the start"
+    judge.wait_for(lambda: len(samplers(machine)) == 1, 3, "it is not forked before the start")
     line.order("go", at=None)
     wait_for_samples(machine)
     os.kill(supervisor, signal.SIGKILL)

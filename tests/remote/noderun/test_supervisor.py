@@ -275,7 +275,7 @@ def test_a_log_that_grows_slowly_is_no_stall(machine: Machine) -> None:
 
 def test_the_record_says_when_the_log_grew_and_how_busy_the_processors_were(machine: Machine) -> None:
     code = "import time\nfor step in range(1, 4):\n    print(step, flush=True)\n    end = time.monotonic() + 1.2\n"
-    code += "    while time.monotonic() < end: pass\nopen('spent', 'w').write(str(time.process_time()))"
+    code += '    while time.monotonic() < end: pass\nopen("spent", "w").write(str(time.process_time()))'
     line = machine.start(RUN, f"#!/bin/bash\n{rank(code)}\n", **{**LIMITS, "stall_s": 5.0})
     record = line.wait_for("ended", 20)["record"]
     assert record["state"] == "finished", record
