@@ -43,15 +43,20 @@ def test_root_gets_namespaces_and_is_told_so(make_lab: MakeLab) -> None:
 
 def test_each_node_has_its_own_name_home_and_temporary_folders(make_lab: MakeLab, ssh: Ssh) -> None:
     lab = make_lab()
+    name = f"of-{lab.marker}"
     for node in lab.nodes:
-        command = "hostname; whoami; pwd; echo $HOME; for d in ~ /tmp /var/tmp /run /dev/shm; do echo $HOSTNAME > $d/mine; done"
+        command = (
+            f"hostname; whoami; pwd; echo $HOME; for d in ~ /tmp /var/tmp /run /dev/shm; do echo $HOSTNAME > $d/{name}; done"
+        )
         done = ssh(lab, node.name, command)
         assert done.stdout.decode().split() == [node.name, "root", "/root", "/root"], done.stderr
     for node in lab.nodes:
-        seen = ssh(lab, node.name, "cat ~/mine /tmp/mine /var/tmp/mine /run/mine /dev/shm/mine").stdout.decode().split()
+        seen = (
+            ssh(lab, node.name, f"cat ~/{name} /tmp/{name} /var/tmp/{name} /run/{name} /dev/shm/{name}").stdout.decode().split()
+        )
         assert seen == [node.name] * 5
-        assert (node.home / "mine").read_text() == f"{node.name}\n"
-    assert not any(Path(folder, "mine").exists() for folder in ("/root", "/tmp", "/var/tmp", "/run", "/dev/shm"))
+        assert (node.home / name).read_text() == f"{node.name}\n"
+    assert not any(Path(folder, name).exists() for folder in ("/root", "/tmp", "/var/tmp", "/run", "/dev/shm"))
 
 
 def test_nodes_see_neither_each_others_files_nor_processes_nor_the_project(make_lab: MakeLab, ssh: Ssh) -> None:
