@@ -1,15 +1,15 @@
 """The examination of a run by a child of its supervisor, which goes on answering its controller in the meantime."""
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import time
 
+from noderun.control import die_with_parent, name_process
 from noderun.examine import examine
 from noderun.files import read_slice
-from noderun.processes import PR_SET_PDEATHSIG, descendants
+from noderun.processes import descendants
 from noderun.records import write_json
 
 REPORT = "hang.json"
@@ -50,8 +50,8 @@ class Examination:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(int(EXAMINE_S))
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            ctypes.CDLL(None).prctl(15, b"orch-examine", 0, 0, 0)
+            die_with_parent()
+            name_process(b"orch-examine")
             if os.getppid() == supervisor:
                 # All but the pipe: the supervisor's sockets stand for its life.
                 os.dup2(writing, 3)

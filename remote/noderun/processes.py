@@ -3,9 +3,6 @@
 import os
 import signal
 
-PR_SET_PDEATHSIG = 1
-"""The operation of prctl(2) that has a process killed when its parent dies."""
-
 
 def processes():
     """Return {pid: (parent pid, state, start time in clock ticks)} of every process in /proc."""

@@ -14,10 +14,11 @@ import socket
 import time
 
 from noderun.channel import reply
+from noderun.control import name_process
 from noderun.files import Refused
 from noderun.lock import abstract_name, node_marks
 from noderun.runs import is_own
-from noderun.supervisor import become_supervisor, name_process, start_supervisor
+from noderun.supervisor import become_supervisor, start_supervisor
 
 SPAWN_S = 0.1
 YIELD_S = 10.0

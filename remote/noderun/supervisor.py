@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 
+from noderun.control import adopt_orphans, name_process
 from noderun.files import TAIL_BYTES, Refused, read_slice, unwritten
 from noderun.groups import remove_group
 from noderun.lock import OWNER_RECORD, hold_node, this_machine
@@ -20,8 +21,6 @@ from noderun.run import RESERVE_BYTES, STUCK_S, Run
 from noderun.runs import address_of, is_own, sweep
 
 POLL_S = 0.05
-PR_SET_NAME = 15
-PR_SET_CHILD_SUBREAPER = 36
 
 
 class Supervisor:
@@ -229,7 +228,7 @@ def supervise(directory):
     os.chdir(directory)
     os.umask(0o077)
     name_process(b"orch-supervisor")
-    process_control(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else soft, hard))
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
@@ -257,18 +256,6 @@ def supervise(directory):
         remove_group(supervisor.run.group)
         with contextlib.suppress(FileNotFoundError):
             os.unlink("env.sh")
-
-
-def process_control(option, value):
-    """Call prctl(2)."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def name_process(name):
-    """Set the name of this process in lists of processes, at most 15 bytes."""
-    process_control(PR_SET_NAME, name)
 
 
 def start_supervisor(directory):

@@ -14,10 +14,10 @@ import select
 import time
 
 from noderun.amd import AmdGpus
+from noderun.control import die_with_parent
 from noderun.counters import Interfaces, Packages, PortErrors, Ports, Usage
 from noderun.foreign import Foreign
 from noderun.nvml import NvidiaErrors, NvidiaEvents, NvidiaGpus, NvidiaProcesses, nvidia_devices
-from noderun.processes import PR_SET_PDEATHSIG
 
 TELEMETRY_SCHEMA = 1
 MOST_ROWS = 1800
@@ -157,11 +157,3 @@ def sample_run(wanted, waiting, path):
 def hears(waiting, seconds):
     """Return True once the pipe has something to read or is closed, False after so many seconds."""
     return bool(select.select([waiting], [], [], max(0.0, seconds))[0])
-
-
-def die_with_parent():
-    """Be killed when the supervisor dies, also inside a driver's call that would never return to look at the pipe."""
-    import ctypes
-    import signal
-
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
