@@ -80,6 +80,11 @@ def sleepers() -> list[int]:
     return found
 
 
+def wait_for_sleepers() -> None:
+    """Wait until all three of a script are there: a daemon clears its environment of the run's mark by its exec."""
+    judge.wait_for(lambda: len(sleepers()) == 3, 10, "not all three of the script are there")
+
+
 def container(engine: Path, **values: Any) -> Container:
     of_image = {} if "name" in values else {"image": podman.IMAGE, "limits": podman.LIMITS}
     host = Host("node1", "node1", gpus=0, container={"engine": "podman", "program": str(engine), **of_image, **values})
@@ -137,7 +142,7 @@ def test_the_exit_code_of_the_launch_script_is_that_of_the_run(node: Machine, en
 def test_a_stop_ends_all_that_is_inside(node: Machine, engine: Path) -> None:
     line = start(node, STUBBORN, container(engine))
     node.wait_for_log(RUN, "node.out", b"on\n")
-    assert len(sleepers()) == 3
+    wait_for_sleepers()
     line.order("stop", reason="test")
     record = ended(line)
     assert record["container"] == {"by": ["label", "control group"], "left": []}
@@ -162,6 +167,7 @@ def test_processes_with_numbers_of_their_own_are_seen_to_live_and_ended(node: Ma
 def test_a_container_outlives_its_supervisor_and_a_stop_removes_it(node: Machine, engine: Path) -> None:
     start(node, STUBBORN, container(engine))
     node.wait_for_log(RUN, "node.out", b"on\n")
+    wait_for_sleepers()
     kill_supervisor(node)
     assert len(sleepers()) == 3
     (left,) = node.ask("status")["containers"].values()
@@ -228,6 +234,7 @@ def test_what_sheds_its_mark_in_a_standing_container_is_named_and_not_signalled(
 ) -> None:
     line = start(node, STUBBORN, container(engine, name=standing))
     node.wait_for_log(RUN, "node.out", b"on\n")
+    wait_for_sleepers()
     line.order("stop", reason="test")
     record = ended(line)
     (daemon,) = sleepers()
@@ -334,7 +341,7 @@ def test_what_enters_a_root_file_system_without_privileges_ends_as_any_program(p
     line.wait_for("armed")
     line.order("go", at=None)
     plain.wait_for_log(RUN, "node.out", b"on 0 65534\n")
-    assert len(sleepers()) == 3
+    wait_for_sleepers()
     line.order("stop", reason="test")
     record = ended(line)
     assert record["state"] == "stopped" and "container" not in record and not sleepers()
