@@ -24,7 +24,8 @@ def whole(*path):
 
 
 class AmdGpus:
-    """The columns of `nvml.NvidiaGpus`, as far as sysfs has them: no energy and no reasons for lowered clocks."""
+    """The columns of `nvml.NvidiaPower` and `nvml.NvidiaStates`, as far as sysfs has them: no energy and no reasons for lowered
+    clocks."""
 
     WORDS = ("power_w", "used_percent", "sm_mhz", "memory_mhz", "celsius", "memory_bytes", "ecc_corrected", "ecc_uncorrected")
 

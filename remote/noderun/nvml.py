@@ -182,12 +182,10 @@ def described(device):
     }
 
 
-class NvidiaGpus:
-    """Of each GPU: watts (the mean of the last second on Ampere and later, except GA100), joules since the driver was loaded,
-    percent of the time in which any kernel ran, MHz of its multiprocessors and its memory, degrees Celsius, bytes in use, and
-    why clocks are lowered, as the bits of nvmlClocksEventReasons."""
+class OfEachGpu:
+    """What is read of each GPU: the values of the columns ``gpu<place>.<word>`` for each of its words."""
 
-    WORDS = ("power_w", "energy_j", "used_percent", "sm_mhz", "memory_mhz", "celsius", "memory_bytes", "reasons")
+    WORDS = ()
 
     def __init__(self, devices):
         self.devices = devices
@@ -199,8 +197,30 @@ class NvidiaGpus:
 
     def of(self, device):
         """Return the values of one GPU."""
-        power_mw = device.ask("nvmlDeviceGetPowerUsage")
+        raise NotImplementedError
+
+
+class NvidiaPower(OfEachGpu):
+    """Of each GPU: joules since the driver was loaded, and of one that does not count them watts (the mean of the last second
+    on Ampere and later, except GA100)."""
+
+    WORDS = ("energy_j", "power_w")
+
+    def of(self, device):
+        """Return the values of one GPU."""
         energy_mj = device.ask("nvmlDeviceGetTotalEnergyConsumption", kind=ctypes.c_ulonglong)
+        power_mw = device.ask("nvmlDeviceGetPowerUsage") if energy_mj is None else None
+        return [None if energy_mj is None else energy_mj / 1e3, None if power_mw is None else power_mw / 1e3]
+
+
+class NvidiaStates(OfEachGpu):
+    """Of each GPU: percent of the time in which any kernel ran, MHz of its multiprocessors and its memory, degrees Celsius,
+    bytes in use, and why clocks are lowered, as the bits of nvmlClocksEventReasons."""
+
+    WORDS = ("used_percent", "sm_mhz", "memory_mhz", "celsius", "memory_bytes", "reasons")
+
+    def of(self, device):
+        """Return the values of one GPU."""
         rates, memory = Utilization(), Memory()
         has_rates = device.nvml.call("nvmlDeviceGetUtilizationRates", device.part, ctypes.byref(rates))
         has_memory = device.nvml.call("nvmlDeviceGetMemoryInfo", device.part, ctypes.byref(memory))
@@ -208,8 +228,6 @@ class NvidiaGpus:
         if reasons is None:  # drivers before 535
             reasons = device.ask("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong)
         return [
-            None if power_mw is None else power_mw / 1e3,
-            None if energy_mj is None else energy_mj / 1e3,
             rates.gpu if has_rates else None,
             device.ask("nvmlDeviceGetClockInfo", CLOCK_SM),
             device.ask("nvmlDeviceGetClockInfo", CLOCK_MEM),

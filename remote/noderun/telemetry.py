@@ -17,7 +17,7 @@ from noderun.amd import AmdGpus
 from noderun.control import die_with_parent
 from noderun.counters import Interfaces, Packages, PortErrors, Ports, Usage
 from noderun.foreign import Foreign
-from noderun.nvml import NvidiaErrors, NvidiaEvents, NvidiaGpus, NvidiaProcesses, nvidia_devices
+from noderun.nvml import NvidiaErrors, NvidiaEvents, NvidiaPower, NvidiaProcesses, NvidiaStates, nvidia_devices
 
 TELEMETRY_SCHEMA = 1
 MOST_ROWS = 1800
@@ -33,7 +33,7 @@ class Source:
         self.columns = list(readable.columns)
         self.period_s = period_s
         self.share = share
-        self.cost_s = 0.0
+        self.cost_s = None
         self.due = 0.0
 
     def read(self, now):
@@ -46,7 +46,8 @@ class Source:
         except (OSError, ValueError, IndexError, KeyError):
             values = [None] * len(self.columns)
         cost_s = time.process_time() - before
-        self.cost_s = max(cost_s, 0.7 * self.cost_s)
+        # The first reading loads what later ones have, which no period could earn back within a short run.
+        self.cost_s = 0.0 if self.cost_s is None else max(cost_s, 0.7 * self.cost_s)
         # A little early: periods are multiples of the sampler's own.
         self.due = now + max(self.period_s, self.cost_s / self.share) - 0.05
         return values
@@ -108,7 +109,8 @@ def sources_of(wanted, describe, tell):
     if wanted.get("device") == "cuda":
         devices = nvidia_devices(wanted.get("devices", ""), describe)
         if devices:
-            shares += [(NvidiaGpus(devices), 1.0, 0.0008), (NvidiaErrors(devices), 10.0, 0.0001)]
+            shares += [(NvidiaPower(devices), 1.0, 0.0005), (NvidiaStates(devices), 1.0, 0.0003)]
+            shares += [(NvidiaErrors(devices), 10.0, 0.0001)]
             shares += [(NvidiaEvents(devices, tell), 1.0, 0.0001), (NvidiaProcesses(devices, wanted, tell), 5.0, 0.0001)]
         else:
             shares.append((AmdGpus(wanted.get("devices", ""), describe), 1.0, 0.0008))

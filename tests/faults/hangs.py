@@ -1,11 +1,12 @@
 """Hang ranks of the simulated trainer in every way, many times, and print how often the right one was named, and how soon.
 
     python -m tests.faults.hangs [--trials N] [--faults stop,loop,…] [--jobs N] [--seed N] [--json FILE]
-    python -m tests.faults.hangs --torch [--trials N] [--faults stop,nosync,…] [--jobs N]
+    python -m tests.faults.hangs --torch gloo|nccl [--trials N] [--faults stop,nosync,…] [--jobs N]
     python -m tests.faults.hangs --pauses HOURS [--jobs N]
 
 Each trial has real supervisors, wrappers, ranks and reports; what is left out is ssh, so that many trials run side by side: a
 node is a work directory of this machine with a supervisor of its own. Ranks are broken from outside as in `rows.hangs`. With
+``--torch nccl`` all ranks share the first GPU, which NCCL accepts from ranks whose `NCCL_HOSTID` differs. With
 ``--pauses`` nothing is broken: ranks pause as checkpoints, evaluations and compilations do, for so many hours of runs together,
 and every stop is a false alarm.
 """
@@ -50,11 +51,18 @@ export PYTHONPATH={injected} {given}
 exec {python} -I -S {wrapper} -- {python} -u {remote}/{trainer}
 """
 SIMULATED = "train_simulated.py --steps 1000000 --compute-ms 100 --gradient-mb 0.1 --timeout-s 600"
-TORCH = (
-    "train_pytorch.py --steps 100000 --device cpu --dtype fp32 --batch-size 2 --image-size 32 --num-classes 10 --solo-steps 0"
-    " --timeout-s 1800"
-)
-OF_TORCH = "INJECT_AT_ONCE=1 GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 TORCH_FR_BUFFER_SIZE=512"
+_TORCH = "train_pytorch.py --steps 100000 --image-size 32 --num-classes 10 --solo-steps 0 --timeout-s 1800"
+TRAINERS = {
+    "": SIMULATED,
+    "gloo": f"{_TORCH} --device cpu --dtype fp32 --batch-size 2",
+    "nccl": f"{_TORCH} --device cuda --dtype fp16 --batch-size 64",
+}
+_OF_TORCH = "INJECT_AT_ONCE=1 OMP_NUM_THREADS=1 TORCH_FR_BUFFER_SIZE=512"
+GIVEN = {
+    "": "",
+    "gloo": f"{_OF_TORCH} GLOO_SOCKET_IFNAME=lo",
+    "nccl": f"{_OF_TORCH} NCCL_SOCKET_IFNAME=lo NCCL_HOSTID=node$RANK NCCL_IB_DISABLE=1",
+}
 TORCH_FAULTS = ("stop", "loop", "asleep", "nosync", "barrier")
 
 
@@ -86,7 +94,7 @@ class Result:
 class World:
     """The nodes of one run, with a rank each, and what a controller does with their events."""
 
-    def __init__(self, scratch: Path, nodes: int, given: str, trainer: str = SIMULATED) -> None:
+    def __init__(self, scratch: Path, nodes: int, given: str, backend: str = "") -> None:
         self.machines = [
             Machine(scratch / f"node{rank + 1}", name=f"node{rank + 1}", mark=f"{scratch}/{rank}") for rank in range(nodes)
         ]
@@ -98,7 +106,7 @@ class World:
         slots = [SimpleNamespace(slot=SimpleNamespace(host=one.name, ranks=(rank,))) for rank, one in enumerate(self.machines)]
         stage = SimpleNamespace(journal=lambda *_, **__: None, observe=self._observe)
         self.hang = HangWatch(SimpleNamespace(run_id=self.run_id, nodes=slots), stage)  # type: ignore[arg-type]
-        self.nodes, self.given, self.trainer = nodes, given, trainer
+        self.nodes, self.given, self.trainer = nodes, f"{given} {GIVEN[backend]}", TRAINERS[backend]
         self.peers: dict[str, Any] = {}
         self.beat_due = 0.0
 
@@ -217,19 +225,18 @@ def broken(world: World, fault: str, rank: int, scratch: Path) -> Iterator[None]
                 group.rmdir()
 
 
-def trial(number: int, fault: str, seed: int, torch: bool) -> Result:
-    """Run one trial, of PyTorch with gloo if ``torch``."""
+def trial(number: int, fault: str, seed: int, backend: str) -> Result:
+    """Run one trial, of PyTorch if a backend is given."""
     chance = random.Random(f"{seed}/{number}")
     nodes = (2, 4)[number % 2]
     rank = number // 2 % nodes
     result = Result(fault, nodes, rank)
     with tempfile.TemporaryDirectory(prefix="hang-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
-        given = f"INJECT_FAULT={scratch}/fault"
-        world = World(scratch, nodes, f"{given} {OF_TORCH}" if torch else given, TORCH if torch else SIMULATED)
+        world = World(scratch, nodes, f"INJECT_FAULT={scratch}/fault", backend)
         try:
             world.begin()
-            until, ready = time.monotonic() + 600, READY_STEP // (3 if torch else 1) + chance.randrange(20)
+            until, ready = time.monotonic() + 600, READY_STEP // (3 if backend else 1) + chance.randrange(20)
             while world.step() < ready:
                 world.turn()
                 if time.monotonic() > until or world.failures:
@@ -305,7 +312,7 @@ def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description="Hang ranks and count who is named.")
     parser.add_argument("--trials", type=int, default=24, help="trials of each fault")
-    parser.add_argument("--torch", action="store_true", help="ranks of PyTorch with gloo in place of simulated ones")
+    parser.add_argument("--torch", choices=["gloo", "nccl"], default="", help="ranks of PyTorch in place of simulated ones")
     parser.add_argument("--faults", default="", help=f"of {', '.join(FAULTS)}; with --torch of {', '.join(TORCH_FAULTS)}")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
@@ -335,9 +342,9 @@ def main() -> None:
     print(table(results))
 
 
-def _one(number: int, fault: str, seed: int, torch: bool) -> Result:
+def _one(number: int, fault: str, seed: int, backend: str) -> Result:
     try:
-        return trial(number, fault, seed, torch)
+        return trial(number, fault, seed, backend)
     except Exception as error:  # counted as a miss, and said
         return Result(fault, 0, -1, sentence=f"{type(error).__name__}: {error}")
 

@@ -17,12 +17,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-__all__ = ["Point", "energy_per_sample", "grown_by", "mean_over", "rate_over", "readings_in"]
+__all__ = ["Point", "energy_per_sample", "grown_by", "is_resolved", "mean_over", "rate_over", "readings_in"]
 
 Point = tuple[float, float]
 """Seconds, and the value that was read then."""
 _COVERED = 0.5
 """Share of a window that has to lie between its first and its last sample."""
+_EDGE = 0.25
+"""Share of a window that may lie between two samples if one of its ends does: what is assumed there is a straight line."""
 
 
 def energy_per_sample(powers_w: Sequence[float], samples_per_s: float) -> float:
@@ -45,6 +47,21 @@ def mean_over(points: Sequence[Point], begin: float, end: float) -> float | None
     line = [(first, _at(points, first)), *inside, (last, _at(points, last))]
     pairs = zip(line, line[1:], strict=False)
     return math.fsum((later - earlier) * (x + y) / 2 for (earlier, x), (later, y) in pairs) / (last - first)
+
+
+def is_resolved(points: Sequence[Point], begin: float, end: float) -> bool:
+    """Return True if the samples around both ends of a window are close to each other, compared with the window: between them
+    a GPU may have begun to work.
+
+    >>> is_resolved([(float(at), 0.0) for at in range(12)], 2.5, 8.5), is_resolved([(0, 0), (12, 9), (18, 20)], 2.5, 16.5)
+    (True, False)
+    """
+    times = [at for at, _ in points]
+    for edge in (begin, end):
+        place = bisect_left(times, edge)
+        if 0 < place < len(times) and times[place] - times[place - 1] > _EDGE * (end - begin):
+            return False
+    return True
 
 
 def rate_over(points: Sequence[Point], begin: float, end: float) -> float | None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from orchestrator.logs.metrics import Metric
 from orchestrator.record.telemetry import Event, Gpu, Telemetry
 from orchestrator.results.numbers.throughput import mean
-from orchestrator.results.telemetry.over_window import Point, grown_by, mean_over, rate_over, readings_in
+from orchestrator.results.telemetry.over_window import Point, grown_by, is_resolved, mean_over, rate_over, readings_in
 from orchestrator.results.values import Value
 
 __all__ = ["CLOCK", "HOTTEST", "REASONS", "GpuUse", "Line", "NodeUse", "RunUse", "node_use", "sampled_values"]
@@ -151,7 +151,8 @@ def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float)
     def highest(word: str) -> float | None:
         return max(readings_in(points(word), begin, end), default=None)
 
-    counted = rate_over(points("energy_j"), begin, end)
+    counted = rate_over(points("energy_j"), begin, end) if is_resolved(points("energy_j"), begin, end) else None
+    read = mean_over(points("power_w"), begin, end) if is_resolved(points("power_w"), begin, end) else None
     reasons = [int(bits) for bits in readings_in(points("reasons"), begin, end)]
     lowered = {name: sum(bool(bits & bit) for bits in reasons) / max(1, len(reasons)) for bit, name in REASONS.items()}
     errors = {words: int(grown_by(points(word), begin, end)) for word, words in _ERRORS.items()}
@@ -159,7 +160,7 @@ def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float)
         name=gpu.name,
         uuid=gpu.uuid,
         shared=gpu.shared,
-        power_w=counted if counted is not None else mean_over(points("power_w"), begin, end),
+        power_w=counted if counted is not None else read,
         energy_is_counted=counted is not None,
         used_percent=mean_over(points("used_percent"), begin, end),
         sm_mhz=mean_over(points("sm_mhz"), begin, end),

@@ -55,21 +55,31 @@ def test_no_driver_no_gpus() -> None:
     assert devices("libnot-there.so.1", "0") == ([], {})
 
 
+def values_of(*sources: Any) -> dict[str, Any]:
+    return {column: value for source in sources for column, value in zip(source.columns, source.read(0.0), strict=True)}
+
+
 def test_values_are_in_the_units_of_their_columns_and_older_names_of_functions_count(driver: str) -> None:
     gpus, _ = devices(driver, "0,1")
-    source = nvml.NvidiaGpus(gpus)
-    first, second = (dict(zip(source.columns, source.read(0.0), strict=True)) for _ in range(2))
-    assert first["gpu0.power_w"] == 654.321 and first["gpu0.used_percent"] == 97 and first["gpu1.celsius"] == 59
+    sources = nvml.NvidiaPower(gpus), nvml.NvidiaStates(gpus)
+    first, second = values_of(*sources), values_of(*sources)
+    assert first["gpu0.used_percent"] == 97 and first["gpu1.celsius"] == 59
     assert (first["gpu0.sm_mhz"], first["gpu0.memory_mhz"], first["gpu0.memory_bytes"]) == (1755, 3201, 81604378624)
     assert first["gpu0.reasons"] == 4, "of nvmlDeviceGetCurrentClocksThrottleReasons, as there is no other"
     assert second["gpu0.energy_j"] - first["gpu0.energy_j"] == 1300.0, "two GPUs count 650 J each at each look"
+    assert first["gpu0.power_w"] is None, "its energy says it"
+
+
+def test_watts_are_read_where_energy_is_not_counted(driver: str) -> None:
+    (gpu,), _ = devices(driver, "0")
+    gpu.failed.add(("nvmlDeviceGetTotalEnergyConsumption", ()))
+    assert values_of(nvml.NvidiaPower([gpu])) == {"gpu0.energy_j": None, "gpu0.power_w": 654.321}
 
 
 def test_what_an_instance_does_not_have_is_null(driver: str) -> None:
     gpus, _ = devices(driver, "MIG-77aa")
-    source = nvml.NvidiaGpus(gpus)
-    values = dict(zip(source.columns, source.read(0.0), strict=True))
-    assert values["gpu0.used_percent"] is None and values["gpu0.power_w"] == 654.321
+    values = values_of(nvml.NvidiaPower(gpus), nvml.NvidiaStates(gpus))
+    assert values["gpu0.used_percent"] is None and values["gpu0.energy_j"] is not None
 
 
 def test_errors_are_counted_where_the_gpu_counts_them(driver: str) -> None:
