@@ -2,11 +2,16 @@
 
     orch lab exec -- python benchmarks/telemetry.py --rounds 10 -- resnet50 -f simulated --set compute_ms=60 --steps 300
     python benchmarks/telemetry.py --rounds 10 -- resnet50 --gpus 1 --steps 400 --warmup-steps 100
+    python benchmarks/telemetry.py --within 6 -- resnet50 --gpus 1 --steps 4000 --warmup-steps 100
 
 Each round is a run with the sampler and one without, in turn first and second; the words after ``--`` are those of `orch
 bench`. Printed are the ratio of the speeds with its 95 % interval, the processor time of the sampling process in percent of
 one core, its start included, and where GPUs were sampled on this machine, their joules per sample beside those of nvidia-smi,
 whose readings of power are taken by a process of its own ten times a second and integrated over the same window.
+
+With ``--within SECONDS`` there is one run, on this machine, whose sampler is stopped and continued by turns of so many seconds
+each, and the ratio is that of the steps per second in turns that follow each other: what differs from run to run is the same
+in both.
 """
 
 from __future__ import annotations
@@ -14,11 +19,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -29,6 +37,7 @@ from orchestrator.results.numbers.intervals import ratio_interval
 from orchestrator.results.read import read_run
 from orchestrator.results.telemetry.over_window import mean_over
 
+EDGE_S = 0.5
 QUERY = ["nvidia-smi", "--query-gpu=uuid,timestamp,power.draw", "--format=csv,noheader,nounits", "--loop-ms=100"]
 
 
@@ -40,7 +49,12 @@ def one_run(words: list[str], sampled: bool) -> tuple[RunResult, Path]:
     )
     if done.returncode:
         sys.exit(f"orch bench ended with {done.returncode}: {done.stderr[-2000:]}")
-    run_id = json.loads(done.stdout)["rows"][0]["run_ids"][0]
+    return result_of(done.stdout)
+
+
+def result_of(output: str) -> tuple[RunResult, Path]:
+    """Return the result of the one run of a bench, and its folder, from what `orch bench --json` has printed."""
+    run_id = json.loads(output)["rows"][0]["run_ids"][0]
     (folder,) = Project.here(os.environ).runs.glob(f"*/{run_id}")
     return read_run(RunDir(folder)), folder
 
@@ -51,7 +65,8 @@ def costs(folder: Path) -> list[tuple[str, float, float]]:
     for path in sorted(folder.glob(f"logs/*/{TELEMETRY}")):
         if samples := telemetry_of(path.read_bytes(), path.parent.name):
             seconds = samples.times[-1] - samples.times[0]
-            found.append((path.parent.name, (samples.cost or 0.0) * seconds, seconds))
+            if samples.cost is not None:
+                found.append((path.parent.name, samples.cost * seconds, seconds))
     return found
 
 
@@ -74,12 +89,85 @@ def joules_by_smi(log: Path, run: RunResult) -> float | None:
     return sum(watts or 0.0 for watts in means) / (run.speed or 1.0) if means and all(means) else None
 
 
+def samplers() -> list[int]:
+    """Return the sampling processes of this machine."""
+    paths = (path for path in Path("/proc").glob("[0-9]*/comm"))
+    return [int(path.parent.name) for path in paths if _text(path) == "orch-sampler\n"]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def turns_within(bench: subprocess.Popen[str], seconds: float) -> list[tuple[bool, float, float]]:
+    """Stop and continue the sampler of a bench by turns until it ends. Return (sampled, begin, end) of each turn."""
+    turns: list[tuple[bool, float, float]] = []
+    while bench.poll() is None:
+        running = samplers()
+        sampled = len(turns) % 2 == 0
+        if not running:
+            time.sleep(0.1)
+            continue
+        begin = time.monotonic()
+        for pid in running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT if sampled else signal.SIGSTOP)
+        with suppress(subprocess.TimeoutExpired):
+            bench.wait(seconds)
+        turns.append((sampled, begin, time.monotonic()))
+    return turns
+
+
+def within(words: list[str], seconds: float) -> None:
+    """Print the ratio of the steps per second with the sampler to those without, within one run."""
+    command = [sys.executable, "-m", "orchestrator", "bench", *words, "--repeats", "1", "--no-baseline", "--json"]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "power.csv")
+        with log.open("wb") as file, Path(folder, "json").open("w+") as output:
+            smi = subprocess.Popen(QUERY, stdout=file) if shutil.which(QUERY[0]) else None
+            bench = subprocess.Popen(command, stdout=output, text=True)
+            turns = turns_within(bench, seconds)
+            if smi:
+                smi.terminate()
+                smi.wait()
+            output.seek(0)
+            run, where = result_of(output.read())
+        assert run.speed, run.error
+        path = next(where.glob("logs/*/rank-0.out"))
+        instants = [float(at) for at in re.findall(r"^orch step=\d+ t=(\S+)", path.read_text(), re.MULTILINE)]
+        assert run.spec
+        warm = instants[run.spec.warmup_steps]
+        rates: list[tuple[bool, float]] = []
+        for sampled, begin, end in turns:
+            inside = [at for at in instants if max(warm, begin + EDGE_S) <= at <= end - EDGE_S]
+            if len(inside) > 10 and begin > warm and end < instants[-1]:
+                rates.append((sampled, (len(inside) - 1) / (inside[-1] - inside[0])))
+        pairs = [(a, b) if on else (b, a) for (on, a), (_, b) in zip(rates, rates[1:], strict=False)]
+        logs = [a / b for a, b in pairs]
+        print(f"{len(rates)} turns of {seconds:g} s, {len(pairs)} pairs that follow each other")
+        interval = ratio_interval(dict(enumerate(a for a, _ in pairs[::2])), dict(enumerate(b for _, b in pairs[::2])))
+        reach = f", 95 % {interval.low:.5f} to {interval.high:.5f}" if interval else ""
+        print(f"speed with the sampler over that without: median {median(logs):.5f}{reach}")
+        for host, core_s, lasted in costs(where):
+            print(f"{host}: {100 * core_s / lasted:.3f} % of one core over {lasted:.0f} s")
+        own = run.use.energy_per_sample if run.use else None
+        if own and (theirs := joules_by_smi(log, run)):
+            print(f"J per sample: {own:.4f}, nvidia-smi {theirs:.4f}, apart {own / theirs - 1:+.2%}")
+
+
 def main() -> None:
     """Print the ratio of the speeds, the cost of sampling, and joules per sample."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--within", type=float, metavar="SECONDS", help="in one run, by turns of so many seconds")
     parser.add_argument("words", nargs="+", help="the words of orch bench, after --")
     asked = parser.parse_args()
+    if asked.within:
+        within(asked.words, asked.within)
+        return
     speeds: dict[bool, dict[int, float]] = {True: {}, False: {}}
     used: dict[str, list[tuple[float, float]]] = {}
     joules: list[tuple[float, float]] = []
