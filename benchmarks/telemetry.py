@@ -10,8 +10,8 @@ one core, its start included, and where GPUs were sampled on this machine, their
 whose readings of power are taken by a process of its own ten times a second and integrated over the same window.
 
 With ``--within SECONDS`` there is one run, on this machine, whose sampler is stopped and continued by turns of so many seconds
-each, and the ratio is that of the steps per second in turns that follow each other: what differs from run to run is the same
-in both.
+each, and the ratios are those of turns that follow each other: what differs from run to run is the same in both. One is of the
+steps per second, which hiccups of the machine scatter; the other of the typical step, the median of a turn.
 """
 
 from __future__ import annotations
@@ -140,17 +140,20 @@ def within(words: list[str], seconds: float) -> None:
         instants = [float(at) for at in re.findall(r"^orch step=\d+ t=(\S+)", path.read_text(), re.MULTILINE)]
         assert run.spec
         warm = instants[run.spec.warmup_steps]
-        rates: list[tuple[bool, float]] = []
+        rates: list[tuple[bool, float, float]] = []
         for sampled, begin, end in turns:
             inside = [at for at in instants if max(warm, begin + EDGE_S) <= at <= end - EDGE_S]
             if len(inside) > 10 and begin > warm and end < instants[-1]:
-                rates.append((sampled, (len(inside) - 1) / (inside[-1] - inside[0])))
-        pairs = [(a, b) if on else (b, a) for (on, a), (_, b) in zip(rates, rates[1:], strict=False)]
-        logs = [a / b for a, b in pairs]
-        print(f"{len(rates)} turns of {seconds:g} s, {len(pairs)} pairs that follow each other")
-        interval = ratio_interval(dict(enumerate(a for a, _ in pairs[::2])), dict(enumerate(b for _, b in pairs[::2])))
-        reach = f", 95 % {interval.low:.5f} to {interval.high:.5f}" if interval else ""
-        print(f"speed with the sampler over that without: median {median(logs):.5f}{reach}")
+                typical = median([later - earlier for earlier, later in zip(inside, inside[1:], strict=False)])
+                rates.append((sampled, (len(inside) - 1) / (inside[-1] - inside[0]), 1 / typical))
+        pairs = [(a, b) if a[0] else (b, a) for a, b in zip(rates[::2], rates[1::2], strict=False)]
+        print(f"{len(rates)} turns of {seconds:g} s")
+        for place, name in ((1, "steps per second"), (2, "typical step")):
+            with_it, without = (dict(enumerate(float(pair[side][place]) for pair in pairs)) for side in (0, 1))
+            interval = ratio_interval(with_it, without)
+            around = f", 95 % {interval.low:.5f} to {interval.high:.5f}" if interval else ""
+            ratio = median([with_it[number] / without[number] for number in with_it])
+            print(f"speed with the sampler over that without, by {name}: median {ratio:.5f}{around}")
         for host, core_s, lasted in costs(where):
             print(f"{host}: {100 * core_s / lasted:.3f} % of one core over {lasted:.0f} s")
         own = run.use.energy_per_sample if run.use else None

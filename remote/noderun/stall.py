@@ -18,6 +18,8 @@ UNLIMITED = ("start", "compile", "checkpoint", "evaluate", "end")
 """Phases that may take any time."""
 LEAST_SILENCE_S = 3.0
 USUAL_STEPS = 10
+FIRST_STEPS = 2
+"""So many begin before anything is learned: in the first one programs compile, connect and choose kernels."""
 KNOWN_STEPS = 3
 KEPT = 31
 CONTROLLER_S = 3.0
@@ -65,15 +67,14 @@ class Rhythm:
         """Take what was seen: ``count`` steps, or bytes of logs (each growth then counts as one step), and ``marks``, which
         change whenever anything goes on."""
         if marks != self.marks:
-            if self.marks is not None and self.steps >= 1 and self.phase not in UNLIMITED:
+            if self.marks is not None and self.steps >= FIRST_STEPS and self.phase not in UNLIMITED:
                 self.pause_s = max(self.pause_s, now - self.since)
             self.marks, self.since, self.phase = marks, now, phase
         if self.count is None:
             self.count, self.stepped = count, now
         elif count != self.count:
             number = max(1, count - self.count)
-            # The first step, in which programs compile and connect, and the part of a second before it tell nothing.
-            if self.steps >= 1:
+            if self.steps >= FIRST_STEPS:
                 self.step_times = self.step_times[1 - KEPT :] + [(now - self.stepped) / number]
             self.steps += number
             self.count, self.stepped = count, now

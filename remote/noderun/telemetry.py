@@ -102,14 +102,15 @@ def as_line(value):
 def sources_of(wanted, describe, tell):
     """Return the sources of this node. ``describe`` takes what the header says of them, ``tell`` events.
 
-    Each has a share of 0.19 % of a core, the most for what is worth most.
+    Each has a share of 0.19 % of a core. The counter of energy gets the most: a look at it takes 3.5 ms on an H200, at all the
+    rest 0.2 ms.
     """
-    shares = [(Usage(), 1.0, 0.00015), (Packages(describe), 1.0, 0.0001), (Interfaces(describe), 1.0, 0.0001)]
-    shares += [(Ports(describe), 1.0, 0.00015), (PortErrors(), 10.0, 0.0001), (Foreign(wanted, tell), 10.0, 0.0002)]
+    shares = [(Usage(), 1.0, 0.0001), (Packages(describe), 1.0, 0.0001), (Interfaces(describe), 1.0, 0.0001)]
+    shares += [(Ports(describe), 1.0, 0.0001), (PortErrors(), 10.0, 0.0001), (Foreign(wanted, tell), 10.0, 0.0001)]
     if wanted.get("device") == "cuda":
         devices = nvidia_devices(wanted.get("devices", ""), describe)
         if devices:
-            shares += [(NvidiaPower(devices), 1.0, 0.0005), (NvidiaStates(devices), 1.0, 0.0003)]
+            shares += [(NvidiaPower(devices), 1.0, 0.0008), (NvidiaStates(devices), 1.0, 0.0002)]
             shares += [(NvidiaErrors(devices), 10.0, 0.0001)]
             shares += [(NvidiaEvents(devices, tell), 1.0, 0.0001), (NvidiaProcesses(devices, wanted, tell), 5.0, 0.0001)]
         else:

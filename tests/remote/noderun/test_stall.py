@@ -135,6 +135,17 @@ def test_a_long_pause_is_learned() -> None:
     assert rhythm.silent(60.0 + 19.0 + 38.0) == 0.0 and rhythm.silent(60.0 + 19.0 + 42.0) > 40.0
 
 
+def test_a_long_first_step_is_not_a_pause_of_the_run() -> None:
+    rhythm = stall.Rhythm()
+    rhythm.saw(0, 1, "start", 0.0)
+    for phase, second in (("compute", 1.0), ("collective", 30.0)):  # of step 1, which chooses kernels
+        rhythm.saw(1, rhythm.marks + 1, phase, second)
+    for step in range(2, 40):
+        rhythm.saw(step, rhythm.marks + 1, "compute", 60.0 + 0.1 * step)
+    assert rhythm.pause_s < 1.0 and rhythm.usual_s == pytest.approx(0.1)
+    assert rhythm.silent(rhythm.since + 3.5) > 3.0
+
+
 def test_nothing_is_suspected_before_the_usual_is_known() -> None:
     rhythm = stall.Rhythm()
     for second, steps in enumerate((0, 0, 1, 1, 2)):
