@@ -39,6 +39,8 @@ class Peer:
     ``causes`` of an end are (instant, kind, text); instants are seconds of the controller's monotonic clock. ``late`` are
     ranks that failed by themselves, even if the controller had already stopped the run. ``closing``: all its processes have
     ended, and its supervisor hashes its logs. ``stopped_mono_s``: when the node stopped the run, on its own clock.
+    ``last_answer`` is when an answer was read, ``spoke_at`` when the node wrote the newest one, by its own clock: a controller
+    that was stopped reads late.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Peer:
     record: ExitRecord | None = None
     error: OrchError | None = None
     last_answer: float = 0.0
+    spoke_at: float = 0.0
     silence_s: float = 0.0
     longest_silence_s: float = 0.0
     offset_s: float = 0.0
@@ -68,6 +71,11 @@ class Peer:
     def over(self) -> bool:
         """Whether the node has ended its part or is given up."""
         return self.record is not None or self.error is not None
+
+    @property
+    def alive_at(self) -> float:
+        """The latest instant at which the node is known to have been alive."""
+        return min(self.last_answer, self.spoke_at or self.last_answer)
 
     def send(self, do: str, **fields: Any) -> None:
         """Send an order if there is a connection; a lost connection shows as an event."""

@@ -116,7 +116,7 @@ class Reattachment:
                 if error.is_of_identity:
                     # The node was last itself when it last answered: ranks that lost their peer may have ended since then.
                     error.run_id, error.phase = self.run_id, "watch"
-                    self.peer.give_up(error, self.peer.last_answer, None)
+                    self.peer.give_up(error, self.peer.alive_at, None)
                     return
                 if error.kind == "node_lost" and self.name in self.cluster.nodes and self._without_supervisor():
                     return
@@ -144,7 +144,7 @@ class Reattachment:
             if left is not None and left.boot_id and self.peer.boot_id not in ("", left.boot_id):
                 # After a reboot the recorded process ids are meaningless, and nothing is left to end. The node went down before
                 # its connection was lost: ranks that lost their peer may have ended in between, and are not the cause.
-                self._give_up("node_rebooted", "it rebooted during the run", self.peer.last_answer)
+                self._give_up("node_rebooted", "it rebooted during the run", self.peer.alive_at)
                 return True
             answer = node.ask("stop", run=self.run_id, grace_s=1.0, reason="its supervisor died", timeout_s=self.ask_s)
             remains = Remains.of(answer, self.name)

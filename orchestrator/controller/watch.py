@@ -189,7 +189,7 @@ class Watch:
                 hint="when it is back, orch collect fetches its logs",
             )
             peer.silent = True
-            peer.give_up(error, peer.last_answer, self._stopping_since)
+            peer.give_up(error, peer.alive_at, self._stopping_since)
 
     def _unread(self, name: str) -> bool:
         """Whether a node's connection has unread data because its reader was delayed; then the node is not silent."""
@@ -290,6 +290,7 @@ class Watch:
                 self._line_lost(name, peer, event["error"])
 
     def _take_beat(self, peer: Peer, event: Mapping[str, Any]) -> None:
+        peer.spoke_at = event["mono"] - peer.offset_s
         sent = peer.sent.pop(event["n"], None)
         if sent is None:
             return

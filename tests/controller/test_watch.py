@@ -192,6 +192,13 @@ def test_a_node_that_still_hashes_its_logs_after_a_stop_is_waited_for(rig: FakeB
     assert watch.peers["a"].error and not watch.peers["b"].error
 
 
+def test_a_lost_node_was_alive_when_it_wrote_its_last_answer_and_not_when_that_was_read(rig: FakeBench) -> None:
+    watch = rig.launch().watch
+    peer = watch.peers["a"] = Peer("a", None, offset_s=1000.0)
+    watch._take("a", peer, {"event": "beat", "n": 1, "mono": 1005.0, "at": 9.0})  # the controller was stopped for 4 s
+    assert (peer.last_answer, peer.alive_at) == (9.0, 5.0)
+
+
 def test_a_node_that_was_started_again_is_named_as_such(rig: FakeBench) -> None:
     rig.runs(lasting)
 
