@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.inventory import Redaction
-
 if TYPE_CHECKING:
+    from orchestrator.inventory import Redaction
     from orchestrator.record import Project
     from orchestrator.transport import Trust
 

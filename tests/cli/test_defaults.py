@@ -31,11 +31,7 @@ def plan(project: Project, *words: str) -> list[dict[str, object]]:
 
 
 def test_every_key_of_a_file_is_an_option_of_a_command() -> None:
-    group = main.program()
-    import typer
-
-    commands = typer.main.get_command(group).commands  # type: ignore[attr-defined]
-    options = {name: {_key(param) for param in command.params} for name, command in commands.items()}
+    options = {name: {_key(param) for param in command.params} for name, command in main.whole().commands.items()}
     assert {*_OF_ALL, *_OF_RUNS, *_CHOICES} <= options["bench"]
     assert {*KEYS} == {*_OF_ALL, *_OF_RUNS, *_CHOICES, "hosts", "templates"}
 
