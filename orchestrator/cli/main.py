@@ -66,7 +66,7 @@ _OF_A_PLACE = (*_NO_SPACE, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETO
 
 
 class Program(typer.core.TyperGroup):
-    """All commands, each of which is imported when it is run, explained or completed: importing all takes a tenth of a second."""
+    """All commands, each imported when it is run, explained or completed: importing all takes a tenth of a second."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -82,8 +82,7 @@ class Program(typer.core.TyperGroup):
             groups = [group.typer_instance for group in app.registered_groups if group.typer_instance]
             for command in [command for level in (app, *groups) for command in level.registered_commands]:
                 command.cls = Command
-            for command in typer.main.get_group(app).commands.values():
-                self.add_command(command)
+            self.commands.update(typer.main.get_group(app).commands)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names, as the library of the command line needs it."""
