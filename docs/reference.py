@@ -86,7 +86,8 @@ def man(date: str) -> str:
     for title, rows in sections.items():
         lines += [f".SH {title}"]
         lines += [line for term, text in rows.items() for line in (".TP", f"\\fB{_roff(term)}\\fR", _roff(text))]
-    return "\n".join(lines) + "\n"
+    # Characters beyond ASCII by number: which encoding a page has is not said in it.
+    return re.sub(r"[^\x00-\x7f]", lambda match: f"\\[u{ord(match[0]):04X}]", "\n".join(lines)) + "\n"
 
 
 def markdown() -> str:
