@@ -16,6 +16,7 @@ import pytest
 from typer.core import TyperGroup
 
 from orchestrator.cli import main
+from orchestrator.extras import EXTRAS
 from orchestrator.plan.folders import frameworks, open_framework
 
 REPOSITORY = Path(__file__).parents[1]
@@ -514,6 +515,13 @@ def test_the_help_has_each_command_on_one_line() -> None:
     rows = re.findall(r"(?m)^  (\w+) +([A-Z].*\.)$", lines)
     assert rows == [row for commands in main.MODULES.values() for row in commands.items()]
     assert max(map(len, lines.splitlines())) < 80
+
+
+def test_a_bench_an_acceptance_and_a_table_need_no_library_of_an_extra() -> None:
+    modules = ("cli.acceptance", "cli.controller", "cli.summarize", "report.terminal", "api.plan")
+    loads = "; ".join(f"import orchestrator.{module}" for module in modules)
+    done = run_python(f"import sys; {loads}\nprint([name for name in {[*EXTRAS, 'numpy', 'scipy']} if name in sys.modules])")
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 COMMANDS = [command for commands in main.MODULES.values() for command in commands]
