@@ -24,7 +24,7 @@ from orchestrator.plan.folders import framework_for, open_framework
 from orchestrator.plan.placement import taken
 from orchestrator.plan.request import check_measures, request_of
 from orchestrator.plan.spec import Skipped, as_written, skipped_words
-from orchestrator.plan.words import quoted
+from orchestrator.plan.words import MOST_S, quoted
 from orchestrator.record.defaults import Default, choices
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _DEFAULTS = ("until_ci", "max_repeats", "order", "budget", "strict")
 class Plan:
     """A bench that is decided and not begun: nothing has contacted a host, nothing is written.
 
-    ``command`` is the `orch bench` that plans the same.
+    ``command`` is the `orch bench` that plans the same, apart from ``limits``.
     """
 
     command: tuple[str, ...]
@@ -177,8 +177,8 @@ def prepare(
     decided = prepared(request, folders, selection, bench_id=new_bench_id(), seed=new_seed(), say=_log.warning)
     for text in skipped_words(decided.plan.skipped):
         _log.warning(text)
-    chosen = {"hosts": str(hosts), "exclude": exclude, "file": file, "templates": templates, **texts, **single, **given}
-    command = ("orch", "bench", model, *_words({**chosen, "set": sets, "env": variables}))
+    named = {"hosts": str(hosts), "exclude": exclude, "file": file, "templates": templates, "set": sets, "env": variables}
+    command = ("orch", "bench", model, *_words({**named, **texts, **single, **given, "strict": given.get("strict") or None}))
     keep_going, accept_new = (bool(name in found and found[name].value) for name in ("keep_going", "accept_new"))
     return Plan(command, limits or _limits(found), keep_going, accept_new, decided, selection, bases)
 
@@ -278,6 +278,8 @@ def _limits(found: Mapping[str, Default]) -> Limits:
         "wait_limit": "wait_s",
     }  # fmt: skip
     values = {attribute: found[key].value for key, attribute in names.items() if key in found}
+    if "wait" in found and found["wait"].value:
+        values.setdefault("wait_s", MOST_S)
     if "output_limit" in found:
         values["output_bytes"] = found["output_limit"].value << 20
     return Limits(**values)
