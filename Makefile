@@ -150,9 +150,9 @@ endef
 
 $(VENV)/.demo: setup.cfg
 	$(call install_packages,$(DEMO_PACKAGES))
-	@echo "== pip install into $(VENV): orch and what it needs, asyncssh, numpy, $(TORCH) (long)"
+	@echo "== pip install into $(VENV): orch and what it needs, asyncssh, matplotlib, $(TORCH) (long)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --editable '.[lab]'
+	@$(BIN)/pip install --quiet --editable '.[lab,plots]'
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --progress-bar on $(TORCH)
 	@touch $@
 

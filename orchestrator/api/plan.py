@@ -193,7 +193,7 @@ def run(
     """Run a plan to its end, and return its bench; runs that failed are in its ``errors``.
 
     Lines of progress go to the logger ``orchestrator``, events to ``observe``. In the main thread, Ctrl-C stops every node and
-    collects what there is before it raises KeyboardInterrupt. Raises RunError if the plan has been run before.
+    collects what there is before it raises KeyboardInterrupt. Raises ConfigError if the plan has been run before.
     """
     selection, decided = plan._selection, plan._prepared
     controller = begun(
