@@ -73,8 +73,8 @@ def test_the_lines_of_both_pipelines_run_in_a_lab(controller: Controller) -> Non
     same = {line.replace("$CI_COMMIT_SHA", "$GITHUB_SHA"): "" for line in (*lines_of_github(github), *lines_of_gitlab(gitlab))}
     lines = [line for line in same if not line.startswith("pip install --user orch-bench")]
     assert sum("orch " in line for line in lines) >= 6
-    short = "--set gradient_mb=0.1 --set compute_ms=5 --steps 6 --warmup-steps 1 --no-baseline"
-    good = done(f"orch deploy && orch bench resnet50 --nodes 1,2 --repeats 2 --label good {short}")
+    short = "--set gradient_mb=0.1 --set compute_ms=5 --steps 6 --warmup-steps 1 --no-baseline --repeats 2"
+    good = done(f"orch deploy && orch bench resnet50 --nodes 1,2 --label good {short}")
     assert good.returncode == 0, good.stderr
     for line in lines:
         shortened = f"{line} {short}" if line.startswith("orch bench") else line
@@ -102,7 +102,7 @@ def test_the_program_of_the_page_runs_a_bench_that_the_command_line_reads(contro
 def test_ctrl_c_in_a_program_stops_its_bench_and_orch_resumes_it(controller: Controller, tmp_path: Path) -> None:
     program = (
         "import orchestrator, sys\n"
-        "plan = orchestrator.prepare('resnet50', framework='simulated', nodes=2, baseline=False, repeats=2, steps=60,\n"
+        "plan = orchestrator.prepare('resnet50', framework='simulated', nodes=2, baseline=False, repeats=2, steps=30,\n"
         "    warmup_steps=1, options={'compute_ms': 50, 'gradient_mb': 0.1}, limits=orchestrator.Limits(grace_s=0.5))\n"
         "def tell(event): print(type(event).__name__, flush=True)\n"
         "try: orchestrator.run(plan, observe=tell)\n"
