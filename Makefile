@@ -14,7 +14,7 @@ MODEL  ?= resnet50
 WORKERS ?= 5
 UNIT_WORKERS ?= 3
 
-.PHONY: help demo test unit frameworks scaling screenshots faults check lint format types clean
+.PHONY: help demo test unit frameworks scaling screenshots faults check lint format types man docs dist image clean
 
 help:
 	@echo "make demo     install, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table (MODEL=gpt-tiny for another model)"
@@ -25,6 +25,10 @@ help:
 	@echo "make screenshots  make the pictures of docs/img from a bench in a lab (3 minutes; needs Chromium)"
 	@echo "make faults   break a lab in every way listed in docs/reliability.md, as often as listed (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
 	@echo "make check    lint, types and every test, without installing anything"
+	@echo "make man      build/orch.1, the manual page"
+	@echo "make docs     build/site, the documentation as a site; every link is checked"
+	@echo "make dist     dist/, a wheel and an archive of the sources, both checked"
+	@echo "make image    an image of the controller, with podman or docker"
 	@echo "make clean    remove .venv, the demo and build output"
 
 demo: $(VENV)/.demo
@@ -101,6 +105,31 @@ types:
 unit:
 	$(BIN)/python -m pytest --unit -n $(UNIT_WORKERS) -q
 
+# The date of the last change, so that the same sources give the same page.
+man:
+	@mkdir -p build
+	$(BIN)/python docs/reference.py man "$$(git log -1 --format=%cs 2>/dev/null)" > build/orch.1
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
+
+$(VENV)/.docs: $(VENV)/.demo
+	@$(BIN)/pip install --quiet --editable '.[docs]'
+	@touch $@
+
+dist: $(VENV)/.dist
+	rm -rf build/lib dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
+$(VENV)/.dist: $(VENV)/.demo
+	@$(BIN)/pip install --quiet build twine
+	@touch $@
+
+image:
+	$(or $(shell command -v podman),docker) build --tag orch --file Containerfile .
+
 # Debian and Ubuntu packages: an ssh server for the lab's nodes, the tools that make its network, venv for Python.
 # Only as root, and only where something is missing; without them the lab takes a server written in Python.
 DEMO_PACKAGES := openssh-server openssh-client iproute2
@@ -121,9 +150,9 @@ endef
 
 $(VENV)/.demo: setup.cfg
 	$(call install_packages,$(DEMO_PACKAGES))
-	@echo "== pip install into $(VENV): orch and what it needs, asyncssh, numpy, $(TORCH) (long)"
+	@echo "== pip install into $(VENV): orch and what it needs, asyncssh, matplotlib, $(TORCH) (long)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --editable '.[lab]'
+	@$(BIN)/pip install --quiet --editable '.[lab,plots]'
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --progress-bar on $(TORCH)
 	@touch $@
 

@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import typer
 from typer.core import TyperGroup
 
 from orchestrator.cli import main
+from orchestrator.extras import EXTRAS
 from orchestrator.plan.folders import frameworks, open_framework
 
 REPOSITORY = Path(__file__).parents[1]
@@ -26,7 +26,7 @@ REMOTE = sorted((REPOSITORY / "remote").glob("*.py")) + PARTS
 OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 
 # The ground: modules directly in the package, on which all packages stand and which use only each other.
-GROUND = {"__init__", "__main__", "errors", "files", "pool", "procs", "slurm", "strictjson", "yamlfile"}
+GROUND = {"__init__", "__main__", "errors", "extras", "files", "pool", "procs", "slurm", "strictjson", "yamlfile"}
 # Each package, and the packages that it may use besides the ground. Imports inside functions and those for types count.
 MAY_USE = {
     "inventory": "",
@@ -41,7 +41,8 @@ MAY_USE = {
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks results analysis",
     "lab": "inventory",
-    "cli": "inventory logs plan checks record transport nodes results analysis controller report lab",
+    "api": "inventory logs plan checks record transport nodes results analysis controller report",
+    "cli": "inventory logs plan checks record transport nodes results analysis controller report lab api",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
 # modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
@@ -52,6 +53,7 @@ DOORS = {
         "published/foreign published/language published/language_doubts published/nearest published/reference "
         "published/rules published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
+    "api": "allocation bench find plan prepare progress selection",
     "checks": "among check differences facts gpu_states gpus judge load",
     "cli": "process",
     "controller": "busy controller earlier events peer stopping",
@@ -69,13 +71,13 @@ DOORS = {
         "telemetry"
     ),
     "report": (
-        "accept bisect cells checks compare explain formats/json history html/certificate profile published "
+        "accept bisect cells checks compare explain formats/json history html/certificate html/page profile published "
         "published_language terminal text trend tune"
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
-        "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/throughput planned read "
-        "series summary tally telemetry/use values"
+        "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/t_distribution "
+        "numbers/throughput planned read series summary tally telemetry/use values"
     ),
     "transport": "connections",
 }
@@ -114,12 +116,11 @@ HOMES = {
         "analysis/published/schema.py",
     ],
     "jinja2": ["plan/sandbox.py", "report/html"],
-    "numpy": ["results/numbers/throughput.py"],
-    "scipy": ["results/numbers/intervals.py"],
     "typer": ["cli/"],
     "rich": ["cli/", "report/"],
     "matplotlib": ["report/"],
     "asyncssh": ["lab/asyncssh_server.py"],
+    "pandas": ["api/bench.py"],
 }
 # What the pure packages may not do: touch files, clocks, chance, the environment, processes, the network.
 EFFECTS = {
@@ -287,7 +288,7 @@ def test_a_package_uses_only_those_of_its_row(package: str) -> None:
     wrong = [
         f"{file} -> {target}"
         for file, targets in arrows().items()
-        if package_of(file) == package and file != "__main__"
+        if package_of(file) == package and file not in ("__main__", "__init__")
         for target in targets
         if package_of(target) not in may
     ]
@@ -414,7 +415,7 @@ KEYS_OF_RECORDS = {
 }  # fmt: skip
 PLAIN_CONTENT = {"manifest_content", "exit_content", "update_manifest", "read_state", "write_state"}
 # What the progress of a bench tells has keys of its own.
-OWN_KEYS = {"cli/progress.py": {"skew_s"}}
+OWN_KEYS = {"api/progress.py": {"skew_s"}}
 
 
 def keys_asked_for(path: Path) -> Iterator[tuple[int, str]]:
@@ -493,25 +494,43 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=variables)
 
 
-def test_help_imports_no_heavy_library() -> None:
+def test_help_imports_the_table_of_commands_and_none_of_them() -> None:
     code = (
         "import json, sys\n"
         "sys.argv = ['orch', '--help']\n"
         "from orchestrator.cli.main import main\n"
         "try: main()\n"
-        f"finally: print(json.dumps([name for name in {HEAVY} if name in sys.modules]), file=sys.stderr)\n"
+        f"finally: print(json.dumps([name for name in {HEAVY} if name in sys.modules]\n"
+        "    + sorted(name for name in sys.modules if name.startswith('orchestrator'))), file=sys.stderr)\n"
     )
     done = run_python(code)
     assert done.returncode == 0 and "bench" in done.stdout, done.stderr
-    assert json.loads(done.stderr) == []
+    assert json.loads(done.stderr) == [
+        "orchestrator", "orchestrator.cli", "orchestrator.cli.defaults", "orchestrator.cli.main", "orchestrator.errors",
+    ]  # fmt: skip
+
+
+def test_the_help_has_each_command_on_one_line() -> None:
+    lines = run_python("import sys; sys.argv = ['orch', '--help']; from orchestrator.cli.main import main; main()").stdout
+    rows = re.findall(r"(?m)^  (\w+) +([A-Z].*\.)$", lines)
+    assert rows == [row for commands in main.MODULES.values() for row in commands.items()]
+    assert max(map(len, lines.splitlines())) < 80
+
+
+def test_a_bench_an_acceptance_and_a_table_need_no_library_of_an_extra() -> None:
+    modules = ("cli.acceptance", "cli.controller", "cli.summarize", "report.terminal", "api.plan")
+    loads = "; ".join(f"import orchestrator.{module}" for module in modules)
+    done = run_python(f"import sys; {loads}\nprint([name for name in {[*EXTRAS, 'numpy', 'scipy']} if name in sys.modules])")
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 COMMANDS = [command for commands in main.MODULES.values() for command in commands]
 
 
 def test_the_table_of_modules_names_every_command() -> None:
-    whole = typer.main.get_command(main.program())
-    assert isinstance(whole, TyperGroup) and list(whole.commands) == COMMANDS
+    whole = main.whole()
+    assert list(whole.commands) == COMMANDS
+    assert all(command.callback or isinstance(command, TyperGroup) for command in whole.commands.values())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

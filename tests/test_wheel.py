@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,12 +31,13 @@ def run(argv: list[str], folder: Path, **environment: str) -> subprocess.Complet
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build in a copy, so that nothing is written into the tree."""
+    """Build in a copy of what the Containerfile builds from, so that nothing is written into the tree."""
     source = tmp_path_factory.mktemp("source")
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, source / name)
-    for name in ("orchestrator", "templates", "remote", "suites"):
-        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in re.findall(r"(?m)^!(\S+)$", (REPOSITORY / ".dockerignore").read_text()):
+        if (REPOSITORY / name).is_dir():
+            shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(REPOSITORY / name, source / name)
     target = tmp_path_factory.mktemp("wheel")
     pip = [
         sys.executable,

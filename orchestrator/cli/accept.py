@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.api.find import new_bench_id
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.node_states import WithSuspects, remember, without_suspects
@@ -24,7 +25,6 @@ from orchestrator.cli.options import (
     Templates,
     Wait,
     WaitLimit,
-    new_bench_id,
     print_json,
     select,
     template_bases,
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from orchestrator.api.selection import Selection
     from orchestrator.cli.acceptance import Acceptance
-    from orchestrator.cli.options import Selection
     from orchestrator.plan import Limits
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.suite import Suite, SuiteStage
@@ -64,7 +64,7 @@ def accept(
     suite: Annotated[
         str,
         typer.Argument(
-            metavar="[SUITE]",
+            metavar="SUITE",
             autocompletion=complete.suites,
             help="quick, accept, soak, one of suites/ of the project, or a file.",
         ),
@@ -256,7 +256,8 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
 
 def sealed(folder: AcceptanceDir, sign: Path | None) -> Path:
     """Seal an acceptance into ``certificate.tar`` in its folder, replacing an earlier one, and sign it if a key is given."""
-    from orchestrator.cli.archive import contents, signed
+    from orchestrator.api.bench import contents
+    from orchestrator.cli.archive import signed
     from orchestrator.record.acceptance import CERTIFICATE
     from orchestrator.record.archive import seal
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,14 @@ from typing import Any
 import typer
 
 from orchestrator.analysis.accept import Certificate, certificate_of
+from orchestrator.api.find import new_bench_id, new_seed
+from orchestrator.api.prepare import begun
+from orchestrator.api.selection import Selection
 from orchestrator.checks import Check, same_machine
 from orchestrator.checks.check import failed
 from orchestrator.checks.judge import among, judge
-from orchestrator.cli.controller import begun, reopened, run
-from orchestrator.cli.options import Selection, new_bench_id, new_seed, open_frameworks
+from orchestrator.cli.controller import reopened, run
+from orchestrator.cli.options import open_frameworks
 from orchestrator.controller.busy import is_busy
 from orchestrator.errors import ConfigError, DataError, Faults, Interrupted, OrchError
 from orchestrator.files import write_atomic
@@ -183,6 +187,7 @@ class Acceptance:
                     self.limits,
                     self.bases,
                     self.folder.path,
+                    argv=sys.argv,
                     accept_new=self.accept_new,
                 )
             going_on = None

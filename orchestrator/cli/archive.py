@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.options import Bench, Json, Sign, find_bench, print_json
 
 if TYPE_CHECKING:
-    from orchestrator.record import BenchDir
-    from orchestrator.record.acceptance import AcceptanceDir
     from orchestrator.record.archive import Archive
 
 
@@ -31,6 +29,7 @@ def archive(
     as_json: Json = False,
 ) -> None:
     """Seal a bench or an acceptance into one file: all its evidence, its tables, and a digest of each."""
+    from orchestrator.api.bench import contents
     from orchestrator.cli.acceptances import named
     from orchestrator.record.archive import seal
 
@@ -57,6 +56,7 @@ def verify(
     """Verify every byte of an archive, and recompute its tables from the logs. Exits with 4 if anything differs."""
     import re
 
+    from orchestrator.api.bench import contents
     from orchestrator.errors import ConfigError
     from orchestrator.record.archive import verify as verified
 
@@ -74,29 +74,6 @@ def verify(
     _print(archived, path, f"{archived.files} files and {what} as sealed by orch {archived.orch}", as_json, by)
     if not (quoted or signers):
         typer.echo("the archive is consistent; --seal SHA256 also verifies that it is the archive with a quoted seal", err=True)
-
-
-def contents(folder: BenchDir | AcceptanceDir) -> dict[str, Any]:
-    """Return what an archive holds besides files: what ``orch summarize --json`` prints of a bench, the certificate of an
-    acceptance.
-
-    Nothing is cached, because the evidence may be in a read-only directory."""
-    import json
-
-    from orchestrator.analysis.accept import certificate_of
-    from orchestrator.record import BenchDir
-    from orchestrator.report.formats.json import render
-    from orchestrator.results.bench import notes_of
-    from orchestrator.results.planned import planned_runs
-    from orchestrator.results.read import read_run
-    from orchestrator.results.summary import of_bench
-
-    if not isinstance(folder, BenchDir):
-        certificate: dict[str, Any] = json.loads(json.dumps(certificate_of(folder).as_dict()))
-        return certificate
-    summary = of_bench(planned_runs(folder, [read_run(run) for run in folder.runs()]), notes_of(folder))
-    document: dict[str, Any] = json.loads(render(summary))
-    return document
 
 
 def signed(archive: Archive, target: Path, key: Path) -> None:

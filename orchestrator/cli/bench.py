@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.defaults import choices, say_choices
@@ -22,7 +23,6 @@ from orchestrator.cli.options import (
     Json,
     KeepGoing,
     Lease,
-    Selection,
     StallTimeout,
     StopGrace,
     Telemetry,
@@ -31,21 +31,14 @@ from orchestrator.cli.options import (
     Wait,
     WaitLimit,
     WarmupSteps,
-    new_bench_id,
-    new_seed,
-    note_references,
     open_frameworks,
+    say,
     template_bases,
     waiting_s,
 )
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
 from orchestrator.cli.spares import Spares, with_spares
 from orchestrator.cli.submitting import Slurm, hosts_for
-
-if TYPE_CHECKING:
-    from orchestrator.plan import RunSpec
-    from orchestrator.plan.bench import Bench
-    from orchestrator.record import RunDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -176,18 +169,14 @@ def bench(
     Lists are combined: --nodes 1,2,4 --dtype fp32,fp16 gives six configurations, each run --repeats times in balanced order.
     A configuration that is impossible is skipped and named with its reason.
     """
-    from dataclasses import replace
-
     from orchestrator import yamlfile
+    from orchestrator.api.prepare import prepared
     from orchestrator.plan import Limits
-    from orchestrator.plan.baselines import without
     from orchestrator.plan.folders import framework_for
-    from orchestrator.plan.placement import idle
     from orchestrator.plan.profile import check_profiled, profile_of
-    from orchestrator.plan.request import check_measures, planned, request_of
+    from orchestrator.plan.request import check_measures, request_of
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
-    from orchestrator.results.expectations import check_planned
 
     request = request_of(
         model,
@@ -248,28 +237,21 @@ def bench(
             selection = gated(selection, gate, bases, limits, accept_new)
         if spares and not dry_run:
             selection = with_spares(selection, spares, folders, accept_new)
-        plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=new_seed())
-        check_planned(plan)
-        _note_variables(plan, selection)
-        if unused := idle(plan.cells, selection.hosts):
-            typer.echo(f"idle: {'; '.join(unused)}: hosts differ in size, and no run needs these", err=True)
+        tracing = profile_of(profile) if profile else None
+        decided = prepared(request, folders, selection, bench_id=bench_id, seed=new_seed(), profile=tracing, say=say)
         if as_json or not dry_run:
-            for text in skipped_words(plan.skipped):
+            for text in skipped_words(decided.plan.skipped):
                 typer.echo(one_line(text), err=True)
-        borrowed = _borrowed(plan, selection)
-        plan = without(plan, [spec for spec, _ in borrowed])
-        plan = replace(plan, profile=profile_of(profile) if profile else None)
         if dry_run:
             from orchestrator.cli.dry_run import show_plan
 
-            show_plan(plan, selection, as_json)
+            show_plan(decided.plan, selection, as_json)
             return
         from orchestrator.cli.controller import conduct
 
-        earlier = [run for _, runs in borrowed for run in runs]
         conduct(
-            plan,
-            earlier,
+            decided.plan,
+            decided.borrowed,
             selection,
             limits,
             bases,
@@ -278,30 +260,3 @@ def bench(
             detach=detach,
             keep_going=keep_going,
         )
-
-
-def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[RunDir]]]:
-    """Return the baselines of a bench for which earlier benches have usable runs, with those runs."""
-    from orchestrator.controller.earlier import usable_baseline
-    from orchestrator.plan.baselines import borrowable
-
-    borrowed = []
-    for spec in borrowable(plan):
-        folder = plan.folders[spec.framework]
-        runs = usable_baseline(selection.project.runs, spec, folder, selection.hosts, plan.schedule.repeats)
-        if runs:
-            borrowed.append((spec, runs))
-    return borrowed
-
-
-def _note_variables(plan: Bench, selection: Selection) -> None:
-    """Refuse a variable whose value the inventory keeps secret, because specs are recorded; name values that keep their $."""
-    from orchestrator.errors import ConfigError
-
-    variables = {item for spec in plan.cells for item in spec.env.items()}
-    names = {name for name, _ in variables}
-    names |= {name.removeprefix("env.") for one in plan.skipped for name in one.choices if name.startswith("env.")}
-    if secret := sorted({name for name in names if selection.inventory.is_secret(name)}):
-        hint = "its values would be in the table and in the files of the bench: set it in the inventory"
-        raise ConfigError("expected a variable that is not secret", where=f"--env {secret[0]}", hint=hint)
-    note_references("--env", variables)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.api.find import new_bench_id
 from orchestrator.cli import complete
 from orchestrator.cli.compare import By
 from orchestrator.cli.connecting import Debug
@@ -22,7 +23,6 @@ from orchestrator.cli.options import (
     Wait,
     WaitLimit,
     find_bench,
-    new_bench_id,
     open_frameworks,
     print_json,
     select,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.analysis.bisect.differences import Sides
-    from orchestrator.cli.options import Selection
+    from orchestrator.api.selection import Selection
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir
@@ -53,7 +53,7 @@ def bisect(
     after: Annotated[
         str,
         typer.Argument(
-            metavar="[B]", autocompletion=complete.benches, help="The bench that is slower or faster. Default with --by: A."
+            metavar="B", autocompletion=complete.benches, help="The bench that is slower or faster. Default with --by: A."
         ),
     ] = "",
     by: By = None,
@@ -176,7 +176,8 @@ def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bo
     from dataclasses import asdict
 
     from orchestrator.analysis.bisect.state import setting
-    from orchestrator.cli.dry_run import documents, show_plan
+    from orchestrator.api.prepare import documents
+    from orchestrator.cli.dry_run import show_plan
     from orchestrator.report.bisect import differences
     from orchestrator.report.text import one_line
 

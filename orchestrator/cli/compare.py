@@ -38,7 +38,7 @@ def compare(
     after: Annotated[
         str,
         typer.Argument(
-            metavar="[B]", autocompletion=complete.benches, help="The bench to compare with it. Default with --by: A."
+            metavar="B", autocompletion=complete.benches, help="The bench to compare with it. Default with --by: A."
         ),
     ] = "",
     by: By = None,

@@ -19,20 +19,11 @@ import typer
 if TYPE_CHECKING:
     from orchestrator.record import Project
 
-__all__ = ["benches", "checks", "frameworks", "hosts", "models", "runs", "settings", "word_in"]
+__all__ = ["benches", "checks", "frameworks", "hosts", "models", "runs", "settings"]
 
-_MODE = "_ORCH_COMPLETE"
 _MOST_NAMES = 10_000
 _TOP = re.compile(r"^(\w+):")
 _NAME = re.compile(r"""^  ["']?([\w.-]+)["']?:""")
-
-
-def word_in(environment: dict[str, str]) -> str:
-    """Return the command that a shell completes options or values of; empty if it completes the command, or nothing at all."""
-    text = environment.get("COMP_WORDS", environment.get("_TYPER_COMPLETE_ARGS", "")) if _MODE in environment else ""
-    words, at = text.split(), environment.get("COMP_CWORD", "")  # the index of the word in bash; other shells end the text
-    is_behind = int(at) > 1 if at.isdecimal() else len(words) > 2 or text.endswith(" ")
-    return words[1] if len(words) > 1 and is_behind else ""
 
 
 def _quiet(find: Callable[[typer.Context, str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:

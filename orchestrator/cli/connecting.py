@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.inventory import Redaction
-
 if TYPE_CHECKING:
+    from orchestrator.inventory import Redaction
     from orchestrator.record import Project
     from orchestrator.transport import Trust
 
-__all__ = ["Debug", "trust_of"]
+__all__ = ["Debug", "print_reports", "trust_of"]
 
 _LOGGER = "orchestrator.transport"
 _options = {"debug": False}
@@ -32,11 +31,12 @@ def trust_of(project: Project, redaction: Redaction, accept_new: bool = False) -
     """Return how this project verifies host keys. From now on, what the transports report is printed, without secrets."""
     from orchestrator.transport import Trust
 
-    _print_reports(redaction)
+    print_reports(redaction)
     return Trust(store=project.known_hosts, accept_new=accept_new)
 
 
-def _print_reports(redaction: Redaction) -> None:
+def print_reports(redaction: Redaction) -> None:
+    """Print what the transports report from now on, without secrets."""
     import logging
 
     from orchestrator.report.text import one_line

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
+from orchestrator.api.prepare import begun
+from orchestrator.api.selection import Selection
 from orchestrator.cli.answer import table
 from orchestrator.cli.connecting import trust_of
 from orchestrator.cli.job import ended_after, regain
-from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import progress
 from orchestrator.cli.signals import handled
 from orchestrator.controller.controller import PROGRESS_LOG, Controller, Show
@@ -24,25 +25,21 @@ from orchestrator.controller.events import Observer
 from orchestrator.controller.peer import Interrupt
 from orchestrator.errors import Faults, OrchError, RunError, recorded_error
 from orchestrator.nodes.cluster import Cluster
-from orchestrator.nodes.headroom import disk_room
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.placement import taken
 from orchestrator.record import BenchDir, Project, holder
 from orchestrator.record.bench_parts import TuneRecord
-from orchestrator.record.benchfile import bench_record
 from orchestrator.record.bisect_record import BisectRecord
 from orchestrator.record.journal import Event, last_controller
-from orchestrator.record.submission import submission
 from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench
 
 if TYPE_CHECKING:
-    from orchestrator.inventory import Host
     from orchestrator.record import RunDir
     from orchestrator.results import RunResult
 
-__all__ = ["begun", "conduct", "follow", "go_on", "reopened", "run"]
+__all__ = ["conduct", "follow", "go_on", "reopened", "run"]
 
 _LOOK_S = 0.2
 
@@ -64,36 +61,19 @@ def conduct(
     hosts = taken(plan.cells, selection.hosts)
     root = selection.project.runs
     controller = begun(
-        plan, borrowed, selection, hosts, limits, bases, root, accept_new=accept_new, keep_going=keep_going, search=search
+        plan,
+        borrowed,
+        selection,
+        hosts,
+        limits,
+        bases,
+        root,
+        argv=sys.argv,
+        accept_new=accept_new,
+        keep_going=keep_going,
+        search=search,
     )
     _begin(controller, as_json=as_json, detach=detach)
-
-
-def begun(
-    plan: Bench,
-    borrowed: Sequence[RunDir],
-    selection: Selection,
-    hosts: Sequence[Host],
-    limits: Limits,
-    bases: Sequence[Path],
-    root: Path,
-    *,
-    accept_new: bool,
-    keep_going: bool = False,
-    search: TuneRecord | BisectRecord | None = None,
-) -> Controller:
-    """Return the controller of a planned bench on these hosts of a selection, whose folder it has made in ``root``."""
-    origins = {run.run_id: run.path.parent.name for run in borrowed}
-    secrets = selection.inventory.secrets
-    disk_room(root, len(plan.cells) * plan.schedule.most, len(hosts))
-    chosen, notes, job = selection.devices, selection.notes, submission(selection.project, plan.bench_id)
-    options = job.options if job else ()
-    record = bench_record(
-        plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, search, chosen, notes, options
-    )
-    bench = BenchDir.create(root, record.as_dict())
-    cluster = selection.cluster(accept_new, hosts)
-    return Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv, keep_going=keep_going)
 
 
 def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool, keep_going: bool) -> None:

@@ -22,10 +22,6 @@ _OF_RUNS = (
     "wait", "wait_limit", "keep_going", "strict",
 )  # fmt: skip
 _RUNNING = ("accept", "bench", "tune", "bisect", "resume")
-_CHOICES = {"nodes": "nodes", "repeats": "repeats", "timeout": "timeout_s"}
-"""Keys that a run file has too, which takes precedence over defaults, by its names."""
-
-
 # Left empty by an unset variable, as in --hosts "$PBS_NODEFILE": the machines that are used without the option are not meant.
 _NEVER_EMPTY = {"hosts", "slurm"}
 _TIME = re.compile(r"[0-9.]+[smhd][0-9.smhd]*")
@@ -91,19 +87,18 @@ def _here() -> dict[str, Default]:
 
 
 def choices() -> dict[str, tuple[Any, str, str]]:
-    """Return (value, file, place) of the defaults that a run file may have too, by its names.
+    """Return the defaults that a run file may have too, as `orchestrator.record.defaults.choices`. Raises ConfigError."""
+    from orchestrator.record.defaults import choices as of_files
 
-    Raises ConfigError for a file with a fault.
-    """
-    found = _here()
-    used = {name: found[key] for key, name in _CHOICES.items() if key in found}
-    return {name: (each.value, each.origin, each.where) for name, each in used.items()}
+    return of_files(_here())
 
 
 def say_choices(used: Container[str]) -> None:
     """Print on stderr which of the defaults that a run file may have too are used, by its names."""
+    from orchestrator.record.defaults import CHOICES
+
     found = _here()
-    _say({key: found[key] for key, name in _CHOICES.items() if name in used})
+    _say({key: found[key] for key, name in CHOICES.items() if name in used})
 
 
 def _say(used: Mapping[str, Default]) -> None:

@@ -23,7 +23,6 @@ from orchestrator.cli.options import (
     template_bases,
 )
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
-from orchestrator.plan.words import words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +64,7 @@ def deploy(
     from orchestrator.inventory import fold
     from orchestrator.nodes.deploy import Memory
     from orchestrator.nodes.deploy import deploy as deploy_to
+    from orchestrator.plan.words import words
 
     folders = open_frameworks(words(framework), template_bases(templates))
     selection = select(hosts, exclude)
@@ -121,6 +121,7 @@ def check(
 ) -> None:
     """Check that every node is reachable and fit for a run. Exits with 3 if a check fails."""
     from orchestrator.nodes.fanout import each_or_raise
+    from orchestrator.plan.words import words
 
     named = _named(only)
     folders = open_frameworks(words(framework), template_bases(templates)) if named != {"reach"} else []
@@ -151,6 +152,7 @@ def _named(only: str) -> set[str]:
     from orchestrator.checks.check import NAMES
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import nearest
+    from orchestrator.plan.words import words
 
     names = ("reach", *NAMES)
     for name in words(only) if only else ():

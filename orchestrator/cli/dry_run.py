@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 import typer
 
-from orchestrator.cli.options import Selection, print_json
+from orchestrator.api.prepare import documents, plans
+from orchestrator.api.selection import Selection
+from orchestrator.cli.options import print_json
 from orchestrator.controller.earlier import earlier_times
 from orchestrator.controller.stopping import plan_words
 from orchestrator.inventory import fold
-from orchestrator.plan.bench import PORTS, Bench, PlannedRun, plan_run
-from orchestrator.plan.render import Plan, folded, without_secrets
-from orchestrator.record.manifest import manifest_of
+from orchestrator.plan.bench import PORTS, Bench
+from orchestrator.plan.render import folded
 from orchestrator.report.text import one_line, visible
-
-
-def documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
-    """Return for each planned run its manifest and the files of every node, without secret values."""
-    return [
-        {**manifest_of(decided, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in decided.nodes]}
-        for run, decided in _plans(plan, selection)
-    ]
-
-
-def _plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
-    hosts, redaction = selection.hosts, selection.inventory.redaction()
-    plans = [
-        (run, plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
-        for run in plan.planned()
-    ]
-    return [(run, without_secrets(decided, redaction)) for run, decided in plans]
 
 
 def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
@@ -39,20 +20,20 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     if as_json:
         print_json(documents(plan, selection))
         return
-    plans = _plans(plan, selection)
+    of_runs = plans(plan, selection)
     if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
         typer.echo(f"plan: {words}")
     if plan.profile:
         typer.echo(f"then {len(plan.profiled())} runs that no table counts, with traces ({plan.profile})")
-    typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
-    for run, _ in plans:
+    typer.echo(f"{len(of_runs)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
+    for run, _ in of_runs:
         typer.echo(f"  {run.run_id}")
     if plan.skipped:
         typer.echo(f"{len(plan.skipped)} configurations are skipped, because they are impossible")
     for skipped in plan.skipped:
         typer.echo(one_line(f"  {skipped}: {skipped.reason}"))
     shown = set()
-    for run, decided in plans:
+    for run, decided in of_runs:
         if repr(run.spec.as_dict()) in shown:
             continue
         shown.add(repr(run.spec.as_dict()))

@@ -38,11 +38,14 @@ def history(
     """
     from orchestrator.analysis.history import chosen, history
     from orchestrator.errors import ConfigError, DataError, Faults
+    from orchestrator.extras import need
     from orchestrator.files import write_atomic
     from orchestrator.record import Project
 
     if plot and plot.suffix != ".svg":
         raise ConfigError(f"expected a name that ends in .svg, got {plot}", where="--plot")
+    if plot:
+        need("matplotlib", "--plot")
     begin, shape_name = _date(since), _shape(shape)
     project = Project.here(os.environ)
     whole = history(project.runs, project.history)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from orchestrator import slurm
-from orchestrator.cli.allocation import allocated
+from orchestrator.api.allocation import allocated
+from orchestrator.cli.options import say
 from orchestrator.cli.signals import handled
 from orchestrator.errors import ConfigError, Interrupted, OrchError, RunError
 from orchestrator.inventory import fold
@@ -206,11 +207,11 @@ def regain(project: Project, record: BenchRecord, hosts: Sequence[str]) -> None:
     current = slurm.here(os.environ)
     around = slurm.job(current) if current else None
     if around and around.state == "RUNNING" and set(hosts) <= set(names_of(around)):
-        allocated(project, f"srun:{current}", bench_id)
+        allocated(project, f"srun:{current}", bench_id, say=say)
         return
     typer.echo(f"slurm: the job of bench {bench_id} is over; another one is submitted for {fold(hosts)}", err=True)
     number = allocated_for(project, bench_id, JobWanted(record.job).on(fold(hosts), len(hosts)))
-    allocated(project, f"srun:{number}", bench_id)
+    allocated(project, f"srun:{number}", bench_id, say=say)
 
 
 def _move(project: Project, inventory: str) -> None:
@@ -222,7 +223,7 @@ def _move(project: Project, inventory: str) -> None:
         return
     job = slurm.job(slurm.job_id(number, str(path)))
     if job is None or job.state != "RUNNING":
-        allocated(project, f"{word}:{current}", number)
+        allocated(project, f"{word}:{current}", number, say=say)
 
 
 def note_unattended(project: Project) -> None:

@@ -7,51 +7,94 @@ import os
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 
 from orchestrator import __version__
-from orchestrator.cli.complete import word_in
 from orchestrator.cli.defaults import Command
 from orchestrator.errors import EXIT_STATUS, DataError, Faults, OrchError
 
-__all__ = ["main", "program"]
+__all__ = ["MODULES", "main", "program", "whole"]
 
 MODULES = {
-    "deploy": ("deploy", "check"),
-    "bench": ("bench",),
-    "tune": ("tune",),
-    "bisect": ("bisect",),
-    "accept": ("accept",),
-    "nodes": ("nodes",),
-    "resume": ("resume", "attach"),
-    "running": ("status", "logs", "cancel"),
-    "stacks": ("stacks",),
-    "collect": ("collect",),
-    "summarize": ("summarize",),
-    "history": ("history",),
-    "archive": ("archive", "verify"),
-    "remove": ("rm",),
-    "undeploy": ("undeploy",),
-    "compare": ("compare", "gate"),
-    "published": ("published",),
-    "schema": ("schema",),
-    "framework": ("framework",),
-    "lab": ("lab",),
-    "dataset": ("dataset",),
+    "deploy": {
+        "deploy": "Send node runner and payloads to every node.",
+        "check": "Check that every node is reachable and fit for a run.",
+    },
+    "bench": {"bench": "Plan a bench, show it, run it, collect it."},
+    "tune": {"tune": "Search settings that make one shape faster."},
+    "bisect": {"bisect": "Find which difference of two benches explains a change."},
+    "accept": {"accept": "Measure every node and link against the bars of a suite."},
+    "nodes": {"nodes": "List what the project remembers of its nodes."},
+    "resume": {
+        "resume": "Continue a bench whose controller died or was stopped.",
+        "attach": "Follow a bench that another process runs.",
+    },
+    "running": {
+        "status": "Show which runs are active on which nodes, and all benches.",
+        "logs": "Print the log of one rank.",
+        "cancel": "Stop runs on every node; verify that nothing is left.",
+    },
+    "stacks": {"stacks": "Show what every rank of the current run does."},
+    "collect": {"collect": "Collect logs and exit records."},
+    "summarize": {"summarize": "Print the scaling table of a bench."},
+    "history": {"history": "List every configuration of every bench."},
+    "archive": {
+        "archive": "Seal a bench or an acceptance into one file.",
+        "verify": "Verify every byte and every number of an archive.",
+    },
+    "remove": {"rm": "Remove benches and all their runs from the project."},
+    "undeploy": {"undeploy": "Remove what orch has left on the nodes."},
+    "compare": {
+        "compare": "Show whether bench B is faster or slower than A, and why.",
+        "gate": "Compare a bench with a baseline, for CI.",
+    },
+    "published": {"published": "Recompute published tables from their runs."},
+    "schema": {"schema": "Print the JSON Schema of a file, for editors."},
+    "framework": {"framework": "Show, make and check framework folders."},
+    "lab": {"lab": "A rehearsal cluster on this machine."},
+    "dataset": {"dataset": "Small data sets for tests and rehearsals."},
 }
-"""The command modules of `orchestrator.cli` and their commands, in the order of the help."""
+"""The command modules of `orchestrator.cli`, and what the help says of their commands, in its order."""
 
 _STATUSES = "; ".join(f"{code} {text}" for code, text in EXIT_STATUS.items())
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _OF_A_PLACE = (*_NO_SPACE, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.ESTALE)
 
 
-def program(word: str = "") -> typer.Typer:
-    """Return the program, with only the command ``word`` if that is one: importing the others takes time at every start."""
+class Program(typer.core.TyperGroup):
+    """All commands, each imported when it is run, explained or completed: importing all takes a tenth of a second."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for commands in MODULES.values():
+            for name, summary in commands.items():
+                self.add_command(typer.core.TyperCommand(name, short_help=summary))
+
+    def load(self, *words: str) -> None:
+        """Put the commands with these names in place of what stands for them in the help."""
+        for module in [module for module, commands in MODULES.items() if commands.keys() & set(words)]:
+            app = typer.Typer(rich_markup_mode=None)
+            import_module(f"orchestrator.cli.{module}").add_to(app)
+            groups = [group.typer_instance for group in app.registered_groups if group.typer_instance]
+            for command in [command for level in (app, *groups) for command in level.registered_commands]:
+                command.cls = Command
+            self.commands.update(typer.main.get_group(app).commands)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first word names, as the library of the command line needs it."""
+        self.load(*args[:1])
+        return super().resolve_command(ctx, args)
+
+
+def program() -> typer.Typer:
+    """Return the program."""
     app = typer.Typer(
         name="orch",
+        cls=Program,
         help="Benchmark deep-learning training on machines that are reachable by SSH.",
         epilog=f"Exit status: {_STATUSES}; 128 + N stopped by signal N.",
         no_args_is_help=True,
@@ -60,13 +103,15 @@ def program(word: str = "") -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    names = [name for name, commands in MODULES.items() if word in commands] or list(MODULES)
-    for name in names:
-        import_module(f"orchestrator.cli.{name}").add_to(app)
-    groups = [group.typer_instance for group in app.registered_groups if group.typer_instance]
-    for command in [each for one in (app, *groups) for each in one.registered_commands]:
-        command.cls = Command
     return app
+
+
+def whole() -> Program:
+    """Return the program with all commands loaded, for what reads them."""
+    loaded = typer.main.get_command(program())
+    assert isinstance(loaded, Program)
+    loaded.load(*(name for commands in MODULES.values() for name in commands))
+    return loaded
 
 
 def _version(is_set: bool) -> None:
@@ -84,7 +129,7 @@ def _root(
 def main() -> None:
     """Run the command line; turn every error into one message and one exit status."""
     try:
-        program(sys.argv[1] if len(sys.argv) > 1 else word_in(dict(os.environ)))(standalone_mode=True)
+        program()(standalone_mode=True)
     except OrchError as error:
         with suppress(OSError):  # the terminal may have just gone
             report(error)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Selection
+from orchestrator.api.selection import Selection
+from orchestrator.cli.options import say
 
 if TYPE_CHECKING:
     from orchestrator.analysis.accept import Certificate
@@ -25,34 +25,10 @@ Gate = Annotated[
 
 
 def without_suspects(selection: Selection, keep: bool = False) -> Selection:
-    """Return the selection without hosts that are suspect or out; each is named on stderr with its reason, and in its notes.
+    """Return the selection without hosts that are suspect or out, as `selection.without_suspects`; tell it on stderr."""
+    from orchestrator.api import selection as hosts
 
-    ``keep``: only without those that are out. Raises ConfigError if none is left.
-    """
-    from orchestrator.errors import ConfigError
-    from orchestrator.record.node_states import OUT, SUSPECT, node_states
-    from orchestrator.report.text import one_line
-
-    known = node_states(selection.project.nodes)
-    unwanted = (OUT,) if keep else (OUT, SUSPECT)
-    left_out = {
-        host.name: state
-        for host in selection.hosts
-        if (state := known.get(host.name)) and state.address == host.address and state.state in unwanted
-    }
-    if not left_out:
-        return selection
-    notes = [
-        f"left out: {name} is {state.state} since {state.since}: {state.reason} ({state.evidence or 'orch nodes'})"
-        for name, state in left_out.items()
-    ]
-    for note in notes:
-        typer.echo(one_line(note), err=True)
-    hosts = tuple(host for host in selection.hosts if host.name not in left_out)
-    if not hosts:
-        hint = "orch accept quick --with-suspects tests suspect nodes again; orch nodes --good takes any back"
-        raise ConfigError("expected a host that is good, all are suspect or out", where="orch nodes", hint=hint)
-    return replace(selection, hosts=hosts, notes=(*selection.notes, *notes))
+    return hosts.without_suspects(selection, keep, say=say)
 
 
 def remember(project: Project, certificate: Certificate) -> None:

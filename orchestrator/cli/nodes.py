@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
 
 def nodes(
     hosts: Annotated[
-        str, typer.Argument(metavar="[HOSTS]", autocompletion=complete.hosts, help="Hosts to change, such as gpu[01-04].")
+        str, typer.Argument(metavar="HOSTS", autocompletion=complete.hosts, help="Hosts to change, such as gpu[01-04].")
     ] = "",
     out: Annotated[bool, typer.Option("--out", help="Leave these hosts out of every bench until --good.")] = False,
     good: Annotated[bool, typer.Option("--good", help="Take these hosts back.")] = False,

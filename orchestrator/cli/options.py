@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.api.selection import Selection
 from orchestrator.cli import complete
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from orchestrator.inventory import Host, Inventory
-    from orchestrator.nodes.cluster import Cluster
+    from orchestrator.inventory import Host
     from orchestrator.plan.folders import FrameworkFolder
-    from orchestrator.record import BenchDir, Project
+    from orchestrator.record import BenchDir
     from orchestrator.record.benchfile import BenchRecord
-    from orchestrator.transport import Trust
 
 
 def duration(option: str, least: float | None = None, most: float | None = None) -> Callable[[Any], float]:
@@ -56,7 +54,7 @@ AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Accept and store 
 Bench = Annotated[
     str,
     typer.Argument(
-        metavar="[BENCH]", autocompletion=complete.benches, help="Name, label or directory of a bench. Default: the latest."
+        metavar="BENCH", autocompletion=complete.benches, help="Name, label or directory of a bench. Default: the latest."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
@@ -172,125 +170,24 @@ def open_frameworks(names: Sequence[str], bases: Sequence[Path]) -> list[Framewo
     return folders
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The hosts of a command and the inventory that they came from; ``remembered`` is what a later command names it by."""
-
-    project: Project
-    inventory: Inventory
-    hosts: tuple[Host, ...]
-    source: str
-    remembered: str
-    notes: tuple[str, ...] = ()
-
-    @property
-    def devices(self) -> dict[str, str]:
-        """By host the devices that options have chosen, where these are not the inventory's."""
-        known = {host.name: host.vars.get("cuda_visible_devices") for host in self.inventory.hosts}
-        now = {host.name: host.vars.get("cuda_visible_devices") for host in self.hosts}
-        return {name: str(value) for name, value in now.items() if value != known[name]}
-
-    def trust(self, accept_new: bool) -> Trust:
-        """Return how this project verifies host keys."""
-        from orchestrator.cli.connecting import trust_of
-
-        return trust_of(self.project, self.inventory.redaction(), accept_new)
-
-    def cluster(self, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
-        """Return connections, not opened yet, to the selected hosts or to some of the inventory's."""
-        from orchestrator.nodes.cluster import Cluster
-
-        return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
-
-
 def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequence[str] = (), source_of: str = "") -> Selection:
-    """Return the hosts selected by the options and the project, and print on stderr which inventory was chosen.
+    """Return the hosts selected by the options and the project as `orchestrator.api.selection.select`; tell it on stderr.
 
-    ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are not in an inventory, or
-    ``slurm`` or ``srun`` for the hosts of a job, which the bench ``bench_id`` may have submitted. ``source_of`` says where
-    ``hosts`` come from if no option named them.
+    From now on, what the transports report is printed, without the secrets of the inventory.
     """
-    from orchestrator.cli.allocation import allocated
-    from orchestrator.errors import ConfigError
-    from orchestrator.inventory import expand, open_inventory
-    from orchestrator.inventory.allocation import job_in
-    from orchestrator.inventory.devices import chosen as with_chosen
-    from orchestrator.inventory.devices import split_exclude
+    from orchestrator.api.selection import select as selected
+    from orchestrator.cli.connecting import print_reports
     from orchestrator.record import Project
-    from orchestrator.record.submission import submission
-    from orchestrator.report.text import one_line
 
     project = Project.here(os.environ)
-    source, why = project.inventory_source(hosts, os.environ)
-    why = source_of or why
-    remembered, expression = source, ""
-    if job_in(source):
-        source, expression = allocated(project, source, bench_id if submission(project, bench_id) else "")
-    elif hosts and not _is_file(hosts):
-        default, default_why = named, _ = project.inventory_source("", os.environ)
-        if job_in(default):
-            default, _ = allocated(project, default)
-        if Path(default).exists():
-            inventory = open_inventory(default)
-            try:
-                inventory.select(hosts)
-                source, why, expression = default, default_why, hosts
-                remembered = named
-            except ConfigError:
-                # An expression with some names of the inventory is a mistake; only without any is it a list of addresses.
-                names = {name for host in inventory.hosts for name in (host.name, host.address)}
-                if any(word.strip().startswith("@") for word in hosts.split(",")) or names & set(expand(hosts)):
-                    raise
-    if why != "--hosts" and _is_file(source) and not Path(source).exists():
-        hint = "name a file or hosts with --hosts, or write this inventory"
-        raise ConfigError("expected a file, there is none", where=f"{source} ({why})", hint=hint)
-    inventory = open_inventory(source)
-    excluded, devices_out = split_exclude(exclude)
-    chosen = inventory.select(expression, excluded)
-    if not chosen:
-        raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has no other hosts")
-    count = f"{len(chosen)} of {len(inventory.hosts)} hosts"
-    typer.echo(f"inventory: {source} ({why}), {count}", err=True)
-    for note in inventory.notes:
-        typer.echo(f"inventory: {one_line(note)}", err=True)
-    shown = {item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets}
-    note_references("inventory: env", shown)
-    with_devices = tuple(with_chosen(inventory, chosen, devices, devices_out))
-    selection = Selection(project, inventory, with_devices, source, remembered)
-    for name, listed in selection.devices.items():
-        typer.echo(f"devices: {name}: {listed}", err=True)
+    selection = selected(project, hosts, exclude, bench_id, devices=devices, source_of=source_of, say=say)
+    print_reports(selection.inventory.redaction())
     return selection
 
 
-def note_references(where: str, variables: Iterable[tuple[str, str]]) -> None:
-    """Name variables whose values look as if they were meant to be expanded on the node, and are not."""
-    import re
-
-    from orchestrator.inventory import takes_references
-
-    names = {name for name, value in variables if not takes_references(name) and re.search(r"\$\{?[A-Za-z_]", value)}
-    if names:
-        text = "is passed as written, with its $; only variables whose names end in PATH are expanded on the node"
-        typer.echo(f"{where} {', '.join(sorted(names))} {text}", err=True)
-
-
-def _is_file(text: str) -> bool:
-    return "/" in text or Path(text).exists()
-
-
-def new_bench_id() -> str:
-    """Return the name of a bench that is planned now: the time, and four random characters for benches of the same second."""
-    import secrets
-    import time
-
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-
-
-def new_seed() -> int:
-    """Return a random seed of 32 bits."""
-    import secrets
-
-    return int.from_bytes(secrets.token_bytes(4), "big")
+def say(text: str) -> None:
+    """Print a line on standard error."""
+    typer.echo(text, err=True)
 
 
 def print_json(value: Any) -> None:
@@ -302,44 +199,15 @@ def print_json(value: Any) -> None:
 
 def find_bench(name: str) -> BenchDir:
     """Return the bench with this name, directory or label, or the latest of the project. Raise ConfigError if there is none."""
-    from orchestrator.errors import ConfigError
-    from orchestrator.record import BenchDir, Project, latest
+    from orchestrator.api import find
+    from orchestrator.record import Project
 
-    if name:
-        return BenchDir.open(bench_path(name))
-    runs = Project.here(os.environ).runs
-    newest = latest(runs)
-    if newest is None:
-        raise ConfigError("no bench yet", where=str(runs), hint="to create one: orch bench resnet50")
-    return BenchDir.open(newest)
+    return find.find_bench(Project.here(os.environ), name)
 
 
 def bench_path(name: str) -> Path:
-    """Return the folder of the bench with this name, directory or label. Raise ConfigError if there is none, or several.
-
-    A directory comes first, then a name, then a label that only one bench of the project has.
-    """
-    from orchestrator.errors import ConfigError
+    """Return the folder of the bench with this name, directory or label. Raise ConfigError if there is none, or several."""
+    from orchestrator.api import find
     from orchestrator.record import Project
-    from orchestrator.record.rundir import benches
 
-    runs = Project.here(os.environ).runs
-    folders = [path for path in (Path(name), runs / name) if _is_folder(path)]
-    if any(_is_folder(path / "bench.json", file=True) for path in folders):
-        return next(path for path in folders if _is_folder(path / "bench.json", file=True))
-    labelled = [bench.path for bench in benches(runs) if bench.record().label == name]
-    if len(labelled) > 1:
-        names = ", ".join(path.name for path in labelled)
-        raise ConfigError(f"{len(labelled)} benches have the label {name!r}", where=str(runs), hint=f"name one of {names}")
-    if not (labelled or folders):
-        listed = "orch status lists the benches; the path of a bench directory also works"
-        hint = "unpack an archive with tar -xf, and use its directory" if name.endswith(".tar") else listed
-        raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
-    return (labelled or folders)[0]
-
-
-def _is_folder(path: Path, *, file: bool = False) -> bool:
-    try:
-        return path.is_file() if file else path.is_dir()
-    except (OSError, ValueError):  # a name too long, or with a NUL
-        return False
+    return find.bench_path(Project.here(os.environ), name)

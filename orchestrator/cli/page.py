@@ -27,14 +27,17 @@ def show(bench: BenchDir, *, against: bool, explain: bool, bases: Sequence[Path]
     from orchestrator.analysis.profile import profiled_bench
     from orchestrator.analysis.published import nearest_records, published_files, reference_tables
     from orchestrator.errors import DataError, Faults
+    from orchestrator.extras import need
     from orchestrator.files import write_atomic
-    from orchestrator.report.html import render
     from orchestrator.report.published_language import nearest_text
     from orchestrator.results import NEVER_RUN
     from orchestrator.results.account import account_of
     from orchestrator.results.bench import notes_of, read_bench
     from orchestrator.results.planned import planned_runs
     from orchestrator.results.summary import of_bench
+
+    need("matplotlib", "charts of the page")
+    from orchestrator.report.html.page import render
 
     planned = planned_runs(bench, read_bench(bench, each_rank=True))
     results = [result for result in planned.results if result.state != NEVER_RUN]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import Selection
+from orchestrator.api.selection import Selection
 
 __all__ = ["Devices", "SkipUnreachable", "reached"]
 

@@ -142,7 +142,7 @@ def logs(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="[RUN]", autocompletion=complete.runs, help="Id of a run. Default: the newest run of the latest bench."
+            metavar="RUN", autocompletion=complete.runs, help="Id of a run. Default: the newest run of the latest bench."
         ),
     ] = "",
     rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log is printed.")] = 0,
@@ -278,7 +278,7 @@ def cancel(
     bench: Annotated[
         str,
         typer.Argument(
-            metavar="[BENCH]",
+            metavar="BENCH",
             autocompletion=complete.benches,
             help="Name, label or directory of a bench. Default: all runs of the login user.",
         ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Selection
+from orchestrator.api.selection import Selection
 
 if TYPE_CHECKING:
     from orchestrator.errors import OrchError

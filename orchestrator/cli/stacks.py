@@ -29,7 +29,7 @@ def stacks(
     bench: Annotated[
         str,
         typer.Argument(
-            metavar="[BENCH]", autocompletion=complete.benches, help="Name, label or directory of a bench. Default: the latest."
+            metavar="BENCH", autocompletion=complete.benches, help="Name, label or directory of a bench. Default: the latest."
         ),
     ] = "",
     whole: Annotated[bool, typer.Option("--all", "-a", help="All threads, and all lines of their stacks.")] = False,

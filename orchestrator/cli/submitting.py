@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Selection, select
+from orchestrator.api.selection import Selection
+from orchestrator.cli.options import select
 
 if TYPE_CHECKING:
     from orchestrator.plan.job import JobWanted

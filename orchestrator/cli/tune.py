@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.cli import complete
 from orchestrator.cli.answer import options_path
 from orchestrator.cli.connecting import Debug
@@ -26,8 +27,6 @@ from orchestrator.cli.options import (
     Wait,
     WaitLimit,
     WarmupSteps,
-    new_bench_id,
-    new_seed,
     open_frameworks,
     print_json,
     template_bases,

@@ -1,6 +1,6 @@
 """Progress events of a running bench: one type per event, with its fields.
 
-Campaign, launch, watch and scheduler send them, `orchestrator.cli.progress` formats them. They decide nothing.
+Campaign, launch, watch and scheduler send them, `orchestrator.api.progress` puts them into words. They decide nothing.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from orchestrator.inventory import nearest
 from orchestrator.plan.schedule import ORDERS
 from orchestrator.plan.words import seconds, share
 
-__all__ = ["KEYS", "PROJECT_FILE", "Default", "Key", "defaults", "json_schema", "value_of"]
+__all__ = ["CHOICES", "KEYS", "PROJECT_FILE", "Default", "Key", "choices", "defaults", "json_schema", "value_of"]
 
 PROJECT_FILE = "orch.yaml"
 _SCHEMA = 1
@@ -56,6 +56,8 @@ KEYS: Mapping[str, Key] = {
     "keep_going": Key("flag", "also start runs that would fail as an earlier one did"),
     "strict": Key("flag", "refuse a bench if a configuration is impossible"),
 }
+CHOICES: Mapping[str, str] = {"nodes": "nodes", "repeats": "repeats", "timeout": "timeout_s"}
+"""Keys that a run file has too, which takes precedence over defaults, by its names."""
 _EXPECTED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "text": ("text", {"type": "string", "minLength": 1}),
     "flag": ("true or false", {"type": "boolean"}),
@@ -91,6 +93,12 @@ def defaults(root: Path, environment: Mapping[str, str]) -> dict[str, Default]:
         shown = f"~/{path.relative_to(home)}" if home and path.is_relative_to(home) else str(path)
         found |= _in_file(path, shown)
     return found | _in_file(root / PROJECT_FILE, PROJECT_FILE)
+
+
+def choices(found: Mapping[str, Default]) -> dict[str, tuple[Any, str, str]]:
+    """Return (value, file, place) of the defaults that a run file may have too, by its names."""
+    of_run_files = {name: found[key] for key, name in CHOICES.items() if key in found}
+    return {name: (default.value, default.origin, default.where) for name, default in of_run_files.items()}
 
 
 def _in_file(path: Path, shown: str) -> dict[str, Default]:

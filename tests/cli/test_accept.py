@@ -21,7 +21,7 @@ INVENTORY = "schema: 1\ndefaults: {gpus: 8}\nhosts:\n  'gpu[1-4]': {address: '10
 
 def orch(*words: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     monkeypatch.setenv("ORCH_PROJECT", str(project))
-    return CliRunner().invoke(program("accept"), ["accept", *words])
+    return CliRunner().invoke(program(), ["accept", *words])
 
 
 @pytest.mark.parametrize("gpus", [8, 0])

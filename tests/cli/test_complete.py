@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.complete import word_in
 from tests.support.cli_project import Project
 from tests.support.commands import REPOSITORY
 
@@ -45,6 +44,7 @@ def completed(project: Project, line: str) -> list[str]:
     ("line", "offered"),
     [
         ("orch ben", ["bench"]),
+        ("orch lab u", ["up"]),
         ("orch bench --stall", ["--stall-timeout"]),
         ("orch check -H n", ["n1", "n2", "n3"]),
         ("orch check --hosts @", ["@all", "@rack"]),
@@ -112,20 +112,3 @@ def test_completion_of_hosts_that_are_remembered_loads_nothing_heavy(project: Pr
         check=False,
     )
     assert done.stdout.split() == ["n1", "n2", "n3"] and done.stderr.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    ("environment", "word"),
-    [
-        ({"COMP_WORDS": "orch bench --x", "COMP_CWORD": "2"}, "bench"),
-        ({"COMP_WORDS": "orch bench", "COMP_CWORD": "2"}, "bench"),
-        ({"COMP_WORDS": "orch ben", "COMP_CWORD": "1"}, ""),
-        ({"_TYPER_COMPLETE_ARGS": "orch bench "}, "bench"),
-        ({"_TYPER_COMPLETE_ARGS": "orch bench"}, ""),
-        ({"_TYPER_COMPLETE_ARGS": "orch bench --x"}, "bench"),
-        ({}, ""),
-    ],
-)
-def test_the_command_that_is_completed_is_known_before_any_is_loaded(environment: dict[str, str], word: str) -> None:
-    assert word_in({"_ORCH_COMPLETE": "complete_bash", **environment}) == word
-    assert word_in(environment) == ""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.defaults import _CHOICES, _OF_ALL, _OF_RUNS, _key
-from orchestrator.record.defaults import KEYS
+from orchestrator.cli.defaults import _OF_ALL, _OF_RUNS, _key
+from orchestrator.record.defaults import CHOICES, KEYS
 from tests.support.cli_project import Project
 
 INVENTORY = "schema: 1\ndefaults: {gpus: 0}\nhosts: {'n[1-4]': {address: '192.0.2.[1-4]'}}\n"
@@ -31,13 +31,9 @@ def plan(project: Project, *words: str) -> list[dict[str, object]]:
 
 
 def test_every_key_of_a_file_is_an_option_of_a_command() -> None:
-    group = main.program()
-    import typer
-
-    commands = typer.main.get_command(group).commands  # type: ignore[attr-defined]
-    options = {name: {_key(param) for param in command.params} for name, command in commands.items()}
-    assert {*_OF_ALL, *_OF_RUNS, *_CHOICES} <= options["bench"]
-    assert {*KEYS} == {*_OF_ALL, *_OF_RUNS, *_CHOICES, "hosts", "templates"}
+    options = {name: {_key(param) for param in command.params} for name, command in main.whole().commands.items()}
+    assert {*_OF_ALL, *_OF_RUNS, *CHOICES} <= options["bench"]
+    assert {*KEYS} == {*_OF_ALL, *_OF_RUNS, *CHOICES, "hosts", "templates"}
 
 
 def test_a_bench_uses_defaults_says_which_and_prints_their_origins(project: Project) -> None:

@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def orch(*words: str) -> Result:
-    return CliRunner().invoke(program(words[0]), list(words))
+    return CliRunner().invoke(program(), list(words))
 
 
 def test_a_node_that_failed_is_left_out_until_it_passes(project: Project, tmp_path: Path) -> None:

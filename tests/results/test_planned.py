@@ -18,7 +18,7 @@ from orchestrator.report import terminal
 from orchestrator.report.formats import csv as delimited
 from orchestrator.report.formats import json as jsonout
 from orchestrator.report.formats import junit, markdown, mllog, prometheus
-from orchestrator.report.html import render as page
+from orchestrator.report.html.page import render as page
 from orchestrator.results.account import account_of
 from orchestrator.results.bench import notes_of, read_bench
 from orchestrator.results.planned import Counts, Planned, planned_runs

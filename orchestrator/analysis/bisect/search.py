@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.bisect.shares import Candidate, Speeds, change, is_side, share, shared_blocks
-from orchestrator.results.numbers.intervals import student
+from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import deviation
 
 __all__ = ["BLOCKS", "CONFIRMED", "GONE", "LEAST_BLOCKS", "MOST", "NO_TIME", "Limit", "Step", "following", "without"]

@@ -17,7 +17,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.results.numbers.intervals import LEVEL, Interval, ratio_interval, student
+from orchestrator.results.numbers.intervals import LEVEL, Interval, ratio_interval
+from orchestrator.results.numbers.t_distribution import student
 
 __all__ = ["Candidate", "Change", "Share", "Speeds", "change", "is_side", "share", "shared_blocks"]
 

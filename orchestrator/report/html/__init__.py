@@ -1,5 +1,4 @@
-"""A bench as one HTML page: `page` fills the template, `charts` draws, `svg` embeds a drawing in the page."""
+"""HTML pages: `page` is that of a bench, for which `charts` draws and `svg` embeds; `certificate` that of an acceptance.
 
-from orchestrator.report.html.page import render
-
-__all__ = ["render"]
+It hands on nothing, because a certificate has no charts, and needs no matplotlib.
+"""

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from orchestrator.analysis.accept import Certificate
 from orchestrator.report.accept import subjects
-from orchestrator.report.html.page import environment
+from orchestrator.report.html.environment import environment
 
 __all__ = ["render"]
 

@@ -17,7 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from orchestrator.results.numbers.intervals import Interval, student
+from orchestrator.results.numbers.intervals import Interval
+from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import deviation, mean, median
 
 __all__ = ["LEVEL", "MARGIN", "Boundary", "Culprits", "Link", "NodeScore", "Pair", "diagnosis"]

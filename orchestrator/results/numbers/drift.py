@@ -24,7 +24,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.results.numbers.intervals import Interval, around, logarithms, student, times_exp
+from orchestrator.results.numbers.intervals import Interval, around, logarithms, times_exp
+from orchestrator.results.numbers.t_distribution import student
 
 __all__ = ["STEADY", "Drift", "Estimate", "Placed", "drift_of", "typical_ratio", "typical_value"]
 

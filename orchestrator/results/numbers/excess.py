@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from orchestrator.results.numbers.intervals import student
+from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import mean
 
 __all__ = ["CERTAIN", "Excess", "excesses"]

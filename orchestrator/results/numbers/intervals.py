@@ -15,9 +15,12 @@ both.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from random import Random
 
+from orchestrator.results.numbers.t_distribution import probability, student
 from orchestrator.results.numbers.throughput import deviation
 
 __all__ = [
@@ -35,7 +38,6 @@ __all__ = [
     "outliers",
     "plain_interval",
     "ratio_interval",
-    "student",
     "times_exp",
 ]
 
@@ -127,12 +129,10 @@ def around(
     free = count - 1 - fitted
     if count < 2 or free < _TIE:
         return None
-    from scipy.special import stdtrit  # slow to import, and not needed by a summary without repeats
-
     centre = math.fsum(logs) / count
     scatter = math.fsum((log - centre) ** 2 for log in logs) / free
     freedom = free**2 / (count - 2 + (1 - fitted) ** 2)
-    half = float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(scatter * (1 / count + added))
+    half = student(freedom, (1 + level) / 2) * math.sqrt(scatter * (1 / count + added))
     return Interval(times_exp(unit, centre - half), times_exp(unit, centre + half), level)
 
 
@@ -149,10 +149,8 @@ def change_interval(before: Sequence[float], after: Sequence[float], level: floa
     """
     if min(len(before), len(after)) < 2:
         return None
-    from scipy.special import stdtrit
-
     _, error, freedom = _welch(before, after)
-    half = float(stdtrit(freedom, (1 + level) / 2)) * error
+    half = student(freedom, (1 + level) / 2) * error
     change = geometric_mean(after) / geometric_mean(before)
     return Interval(times_exp(change, -half), times_exp(change, half), level)
 
@@ -162,10 +160,8 @@ def change_chance(before: Sequence[float], after: Sequence[float]) -> float:
 
     Each side needs two or more runs.
     """
-    from scipy.special import stdtr
-
     centre, error, freedom = _welch(before, after)
-    return 2 * float(stdtr(freedom, -abs(centre) / error)) if error else float(not centre)
+    return 2 * probability(freedom, -abs(centre) / error) if error else float(not centre)
 
 
 def _welch(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
@@ -187,22 +183,21 @@ def chance(before: Sequence[float], after: Sequence[float]) -> float:
     >>> round(chance([100.0, 101.0, 99.0, 98.0, 102.0], [89.0, 91.0, 90.0, 92.0, 88.0]) * 252)
     2
     """
-    from scipy.stats import permutation_test
-
     # Sorted, so that the result does not depend on which side is called before.
-    logs = sorted(sorted(math.log(speed) for speed in speeds) for speeds in (before, after))
-    test = permutation_test(
-        logs,
-        lambda first, second, axis: first.mean(axis=axis) - second.mean(axis=axis),
-        n_resamples=_LABELINGS,
-        vectorized=True,
-        random_state=_SEED,
-    )
-    differences, observed = test.null_distribution, test.statistic
-    drawn = int(len(differences) < math.comb(len(before) + len(after), len(before)))
-    # scipy's own p-value compares ties relative to the difference, which may be far smaller than the rounding of its terms.
-    as_far = min(int((differences <= observed + _TIE).sum()), int((differences >= observed - _TIE).sum()))
-    return min(1.0, 2 * (as_far + drawn) / (len(differences) + drawn))
+    first, second = sorted(sorted(math.log(speed) for speed in speeds) for speeds in (before, after))
+    logs, size = [*first, *second], len(first)
+    drawn = math.comb(len(logs), size) > _LABELINGS
+    chosen: Iterable[Sequence[float]] = combinations(logs, size)
+    if drawn:
+        random = Random(_SEED)
+        chosen = (random.sample(logs, size) for _ in range(_LABELINGS))
+    # The difference of the means grows with the sum of one side alone.
+    per_sum = 1 / size + 1 / len(second)
+    observed = sum(first)
+    sums = [sum(side) - observed for side in chosen]
+    at_most = sum(1 for beyond in sums if beyond * per_sum <= _TIE)
+    at_least = sum(1 for beyond in sums if beyond * per_sum >= -_TIE)
+    return min(1.0, 2 * (min(at_most, at_least) + drawn) / (len(sums) + drawn))
 
 
 def least_chance(before: int, after: int) -> float:
@@ -239,9 +234,7 @@ def outliers(speeds: Sequence[float], chance: float = 0.01) -> list[int]:
     """
     if len(speeds) < 4:
         return []
-    from scipy.special import stdtrit
-
-    limit = float(stdtrit(len(speeds) - 2, 1 - chance / 2 / len(speeds)))
+    limit = student(len(speeds) - 2, 1 - chance / 2 / len(speeds))
     logs, indexes = [math.log(speed) for speed in speeds], []
     for place, log in enumerate(logs):
         others = [*logs[:place], *logs[place + 1 :]]
@@ -250,14 +243,3 @@ def outliers(speeds: Sequence[float], chance: float = 0.01) -> list[int]:
         if abs(log - centre) > max(limit * scatter, _ALIKE):
             indexes.append(place)
     return indexes
-
-
-def student(freedom: float, chance: float) -> float:
-    """Return the quantile of Student's t with ``freedom`` degrees of freedom at the probability ``chance``.
-
-    >>> round(student(9, 0.975), 3)
-    2.262
-    """
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, chance))

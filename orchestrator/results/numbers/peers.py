@@ -30,7 +30,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from orchestrator.results.numbers.intervals import Interval, student
+from orchestrator.results.numbers.intervals import Interval
+from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import median
 
 __all__ = ["LEVEL", "PRIOR", "SUSPECT", "Peers", "Unit", "against_peers"]

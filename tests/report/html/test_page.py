@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.analysis.profile import Profiled
 from orchestrator.analysis.profile.trace import Operator, Trace
 from orchestrator.record.rundir import BenchDir
-from orchestrator.report.html import render as page
+from orchestrator.report.html.page import render as page
 from orchestrator.results.account import account_of
 from orchestrator.results.bench import read_bench
 from orchestrator.results.numbers.excess import Excess

@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.record import Project
 
 __all__ = ["allocated"]
 
 
-def allocated(project: Project, source: str, bench_id: str = "") -> tuple[str, str]:
+def allocated(project: Project, source: str, bench_id: str = "", *, say: Callable[[str], None]) -> tuple[str, str]:
     """Return the inventory file of a job's hosts, which is written into ``.orch/``, and the hosts as an expression.
 
     The file is named after the job, or after the bench that has submitted it: that one may get another job later.
@@ -50,5 +50,5 @@ def allocated(project: Project, source: str, bench_id: str = "") -> tuple[str, s
     until = f", until {job.end}" if job.end else ""
     counts = sorted({count for _, _, count in job.devices})
     gpus = f"{' or '.join(map(str, counts))} GPU{'' if counts == [1] else 's'} a node" if counts else "no GPUs"
-    typer.echo(f"slurm: job {job.id}, {fold(names)}, {gpus}{until}", err=True)
+    say(f"slurm: job {job.id}, {fold(names)}, {gpus}{until}")
     return str(path), fold(names)

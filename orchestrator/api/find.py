@@ -1,0 +1,67 @@
+"""Benches by name: one that a person means, and a new one."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.record import BenchDir, Project
+
+__all__ = ["bench_path", "find_bench", "new_bench_id", "new_seed"]
+
+
+def find_bench(project: Project, name: str) -> BenchDir:
+    """Return the bench with this name, directory or label, or the latest of the project. Raise ConfigError if there is none."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.record import BenchDir, latest
+
+    if name:
+        return BenchDir.open(bench_path(project, name))
+    runs = project.runs
+    newest = latest(runs)
+    if newest is None:
+        raise ConfigError("no bench yet", where=str(runs), hint="to create one: orch bench resnet50")
+    return BenchDir.open(newest)
+
+
+def bench_path(project: Project, name: str) -> Path:
+    """Return the folder of the bench with this name, directory or label. Raise ConfigError if there is none, or several.
+
+    A directory comes first, then a name, then a label that only one bench of the project has.
+    """
+    from orchestrator.errors import ConfigError
+    from orchestrator.record.rundir import benches
+
+    runs = project.runs
+    folders = [path for path in (Path(name), runs / name) if _is_folder(path)]
+    if any(_is_folder(path / "bench.json", file=True) for path in folders):
+        return next(path for path in folders if _is_folder(path / "bench.json", file=True))
+    labelled = [bench.path for bench in benches(runs) if bench.record().label == name]
+    if len(labelled) > 1:
+        names = ", ".join(path.name for path in labelled)
+        raise ConfigError(f"{len(labelled)} benches have the label {name!r}", where=str(runs), hint=f"name one of {names}")
+    if not (labelled or folders):
+        listed = "orch status lists the benches; the path of a bench directory also works"
+        hint = "unpack an archive with tar -xf, and use its directory" if name.endswith(".tar") else listed
+        raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
+    return (labelled or folders)[0]
+
+
+def _is_folder(path: Path, *, file: bool = False) -> bool:
+    try:
+        return path.is_file() if file else path.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a NUL
+        return False
+
+
+def new_bench_id() -> str:
+    """Return the name of a bench that is planned now: the time, and four random characters for benches of the same second."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def new_seed() -> int:
+    """Return a random seed of 32 bits."""
+    return int.from_bytes(secrets.token_bytes(4), "big")

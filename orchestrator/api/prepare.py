@@ -1,0 +1,134 @@
+"""From a request and hosts to a planned bench and its controller: the same for the command line and for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.api.selection import Selection, note_references
+from orchestrator.errors import ConfigError
+from orchestrator.plan.baselines import borrowable, without
+from orchestrator.plan.bench import PORTS, Bench, PlannedRun, plan_run
+from orchestrator.plan.placement import idle
+from orchestrator.plan.render import Plan, without_secrets
+from orchestrator.plan.request import Request, planned
+
+if TYPE_CHECKING:
+    from orchestrator.controller.controller import Controller
+    from orchestrator.inventory import Host
+    from orchestrator.plan import Limits
+    from orchestrator.plan.folders import FrameworkFolder
+    from orchestrator.plan.profile import Profile
+    from orchestrator.record import RunDir
+    from orchestrator.record.bench_parts import TuneRecord
+    from orchestrator.record.bisect_record import BisectRecord
+
+__all__ = ["Prepared", "begun", "documents", "plans", "prepared"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A bench that is planned: ``borrowed`` are runs of earlier benches that serve as its baselines, and are not planned."""
+
+    plan: Bench
+    borrowed: tuple[RunDir, ...]
+
+
+def prepared(
+    request: Request,
+    folders: Sequence[FrameworkFolder],
+    selection: Selection,
+    *,
+    bench_id: str,
+    seed: int,
+    profile: Profile | None = None,
+    say: Callable[[str], None],
+) -> Prepared:
+    """Plan a bench on the hosts of a selection, with the baselines that earlier benches of the project do not lend.
+
+    Raises ConfigError like `planned`, and for a variable whose value the inventory keeps secret, because specs are recorded.
+    """
+    from orchestrator.controller.earlier import usable_baseline
+    from orchestrator.results.expectations import check_planned
+
+    plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
+    check_planned(plan)
+    _note_variables(plan, selection, say)
+    if unused := idle(plan.cells, selection.hosts):
+        say(f"idle: {'; '.join(unused)}: hosts differ in size, and no run needs these")
+    lent = []
+    for spec in borrowable(plan):
+        folder = plan.folders[spec.framework]
+        if runs := usable_baseline(selection.project.runs, spec, folder, selection.hosts, plan.schedule.repeats):
+            lent.append((spec, runs))
+    plan = without(plan, [spec for spec, _ in lent])
+    return Prepared(replace(plan, profile=profile), tuple(run for _, runs in lent for run in runs))
+
+
+def _note_variables(plan: Bench, selection: Selection, say: Callable[[str], None]) -> None:
+    """Refuse a variable whose value the inventory keeps secret; name values that keep their $."""
+    variables = {item for spec in plan.cells for item in spec.env.items()}
+    names = {name for name, _ in variables}
+    names |= {name.removeprefix("env.") for skipped in plan.skipped for name in skipped.choices if name.startswith("env.")}
+    if secret := sorted({name for name in names if selection.inventory.is_secret(name)}):
+        hint = "its values would be in the table and in the files of the bench: set it in the inventory"
+        raise ConfigError("expected a variable that is not secret", where=f"--env {secret[0]}", hint=hint)
+    note_references("--env", variables, say)
+
+
+def plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
+    """Return each planned run with the files of every node, without secret values."""
+    redaction = selection.inventory.redaction()
+    decided = [
+        (run, plan_run(run.folder, run.spec, selection.hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
+        for run in plan.planned()
+    ]
+    return [(run, without_secrets(of_run, redaction)) for run, of_run in decided]
+
+
+def documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
+    """Return for each planned run its manifest and the files of every node, without secret values."""
+    from orchestrator.record.manifest import manifest_of
+
+    return [
+        {**manifest_of(decided, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in decided.nodes]}
+        for run, decided in plans(plan, selection)
+    ]
+
+
+def begun(
+    plan: Bench,
+    borrowed: Sequence[RunDir],
+    selection: Selection,
+    hosts: Sequence[Host],
+    limits: Limits,
+    bases: Sequence[Path],
+    root: Path,
+    *,
+    argv: Sequence[str],
+    accept_new: bool,
+    keep_going: bool = False,
+    search: TuneRecord | BisectRecord | None = None,
+) -> Controller:
+    """Return the controller of a planned bench on these hosts of a selection, whose folder it has made in ``root``.
+
+    ``argv``: the command that makes such a bench.
+    """
+    from orchestrator.controller.controller import Controller
+    from orchestrator.nodes.headroom import disk_room
+    from orchestrator.record import BenchDir
+    from orchestrator.record.benchfile import bench_record
+    from orchestrator.record.submission import submission
+
+    origins = {run.run_id: run.path.parent.name for run in borrowed}
+    disk_room(root, len(plan.cells) * plan.schedule.most, len(hosts))
+    chosen, notes, job = selection.devices, selection.notes, submission(selection.project, plan.bench_id)
+    options = job.options if job else ()
+    record = bench_record(
+        plan, origins, hosts, selection.source, selection.inventory.secrets, limits, bases, argv, search, chosen, notes, options
+    )
+    bench = BenchDir.create(root, record.as_dict())
+    cluster = selection.cluster(accept_new, hosts)
+    return Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=argv, keep_going=keep_going)

@@ -1,0 +1,198 @@
+"""What a running bench tells, in lines of text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NoReturn, TextIO
+
+from orchestrator.checks.check import folded
+from orchestrator.controller.events import (
+    BlockOver,
+    Checked,
+    Decided,
+    LeftOut,
+    LeftOver,
+    LogGrew,
+    NodeEnded,
+    PlanMade,
+    ProgressEvent,
+    Resumed,
+    RunBegun,
+    RunOver,
+    RunsPlanned,
+    Stalled,
+    Started,
+    Stopping,
+    TakenOver,
+    TakingOver,
+    Waiting,
+)
+from orchestrator.controller.stopping import block_words
+from orchestrator.inventory import fold
+from orchestrator.logs.parse import parse
+from orchestrator.plan.bench import PlannedRun
+from orchestrator.plan.spec import as_written
+from orchestrator.report.cells import number
+from orchestrator.report.text import one_line
+from orchestrator.results import RunResult
+from orchestrator.results.numbers.throughput import Terms
+
+__all__ = ["Progress", "write"]
+
+_SHOWN_METRICS = 3
+"""Metrics that the line of a run shows."""
+
+
+def _values(run: PlannedRun) -> dict[str, Any]:
+    return {"batch_size": run.spec.batch_size, "loader": run.spec.loader, **run.spec.settings}
+
+
+def _differing(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
+    """Return the names of the values that differ between runs of one framework."""
+    by_framework: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        by_framework.setdefault(run.spec.framework, []).append(_values(run))
+    differing = set()
+    for values in by_framework.values():
+        names = {name for of_run in values for name in of_run}
+        differing |= {name for name in names if len({repr(of_run.get(name)) for of_run in values}) > 1}
+    return tuple(sorted(differing))
+
+
+def write(stream: TextIO, lines: Sequence[str]) -> None:
+    """Write lines; the terminal may be gone, and that must not affect the bench."""
+    with suppress(OSError):
+        for line in lines:
+            stream.write(f"{line}\n")
+            stream.flush()
+
+
+def _unknown(event: NoReturn) -> NoReturn:
+    """Refuse an event without a text; the type checker verifies that every event has one."""
+    raise AssertionError(event)
+
+
+class Progress:
+    """The current state of a bench, as its events tell it; `take` returns the lines that are shown of each."""
+
+    def __init__(self) -> None:
+        self.planned: Sequence[PlannedRun] = ()
+        self.differing: tuple[str, ...] = ()
+        self.began = time.monotonic()
+        self.done = 0
+        self._begin(None)
+
+    def _begin(self, run: PlannedRun | None) -> None:
+        """Reset the state for a new run. ``measured`` is the number of steps after the warm-up with a logged speed, and the sum
+        of the inverses of these speeds (s/sample)."""
+        self.run, self.run_began = run, time.monotonic()
+        self.states: dict[str, str] = {}
+        self.step, self.speed, self.log = 0, 0.0, b""
+        self.measured = (0, 0.0)
+
+    def _settings(self, run: PlannedRun) -> dict[str, str]:
+        """Return what tells a run apart from others of the bench and is not in its id."""
+        values = _values(run)
+        return {name: as_written(values[name]) for name in self.differing if name in values}
+
+    def take(self, event: ProgressEvent) -> list[str]:
+        """Update the state with one event; return its lines for a log."""
+        match event:
+            case PlanMade(words):
+                return [f"plan: {words}"]
+            case RunsPlanned(runs):
+                self.planned, self.differing = runs, _differing(runs)
+            case Checked(checks):
+                return [
+                    one_line(f"{fold(hosts)}: {check.name}: {check.found}; expected {check.expected}. {check.hint}")
+                    for check, hosts in folded(checks).items()
+                    if check.verdict == "warning"
+                ]
+            case Waiting(holders):
+                by_holder: dict[str, list[str]] = {}
+                for host, holder in holders.items():
+                    by_holder.setdefault(holder, []).append(host)
+                return [f"waiting for {fold(hosts)}, held by {one_line(holder)}" for holder, hosts in by_holder.items()]
+            case RunBegun(index, run):
+                self._begin(run)
+                settings = "".join(f" {name}={value}" for name, value in self._settings(run).items())
+                return [one_line(f"[{index + 1}/{max(index + 1, len(self.planned))}] {run.run_id}{settings}")]
+            case Started(hosts, skew_s):
+                self.states = dict.fromkeys(hosts, "running")
+                return [f"  started on {fold(hosts)}, skew {skew_s * 1e3:.1f} ms"]
+            case TakingOver(run):
+                self._begin(run)
+                return [f"taking over {run.run_id}"]
+            case TakenOver(hosts):
+                self.states = dict.fromkeys(hosts, "running")
+                return [f"  continuing on {fold(hosts)}"]
+            case LogGrew(data):
+                self._read(data)
+            case Stalled(words):
+                return [f"  {one_line(words)}"]
+            case Resumed(silent_s):
+                return [f"  it goes on, after {silent_s:.1f} s"]
+            case Stopping(reason):
+                self.states = {host: "stopping" if state == "running" else state for host, state in self.states.items()}
+                return [f"  stopping on every node: {one_line(reason)}"]
+            case NodeEnded(host, state):
+                self.states[host] = state
+            case LeftOver(host, processes):
+                named = ", ".join(f"{pid} ({name})" for pid, name in processes[:20])
+                rest = f" and {len(processes) - 20} more" if len(processes) > 20 else ""
+                return [f"  {host}: ended what its program had left running: {one_line(named)}{rest}"]
+            case LeftOut(host, names):
+                return [f"  {host}: not logs, left on the node: {one_line(', '.join(names))}"]
+            case RunOver():
+                return [self._over(event)]
+            case BlockOver(repeat, width, schedule, left_s):
+                return [f"  {block_words(schedule, width, repeat, left_s)}"]
+            case Decided(notes):
+                return list(notes)
+            case _:
+                _unknown(event)
+        return []
+
+    def _over(self, event: RunOver) -> str:
+        self.done = event.index + 1
+        took = time.monotonic() - self.run_began
+        speed = self._speed(event.result) if event.state == "finished" and event.result else ""
+        words = [event.error.host, one_line(event.error.message)] if event.error else []
+        if event.result and event.result.has_failed and event.result.error and not event.error:
+            words = [one_line(event.result.error.message)]
+        cause = "".join(f": {word}" for word in words if word)
+        return f"  {event.state} in {took:.1f} s{speed}{cause}"
+
+    def _speed(self, result: RunResult) -> str:
+        """Return the speed of a run over its window, as in the table, or its first metrics, or that it has none; without
+        collected logs, that of its live log."""
+        if result.speed is not None and result.measure.speed:
+            return f", {number(result.speed)} {result.measure.speed.unit}"
+        if result.values and not any(value.key for value in result.values):
+            units = {metric.name: metric.unit for metric in result.metrics}
+            shown = result.values[:_SHOWN_METRICS]
+            return "".join(f", {value.metric} {number(value.number)} {units[value.metric]}" for value in shown)
+        if result.has_failed:
+            return ", no number"
+        lines, sum_of_inverse = self.measured
+        return f", about {lines / sum_of_inverse:.1f} samples/s" if lines and result.state == "incomplete" else ""
+
+    def _read(self, data: bytes) -> None:
+        """Read current step and speed from the first rank's log, for display only; results come from the collected files."""
+        if self.run is None:
+            return
+        self.log = (self.log + data)[-65536:]
+        terms = Terms.of(self.run.spec, self.run.folder.framework.log.with_options(self.run.spec.options))
+        whole = self.log[: 1 + max(self.log.rfind(b"\n"), self.log.rfind(b"\r"))]  # an incomplete line may end within a number
+        for sample in parse(whole, self.run.folder.framework.log).samples:
+            if sample.step <= self.step:
+                continue
+            self.step, speed = sample.step, sample.samples_per_s
+            if sample.step_time_s and sample.samples:
+                speed = speed or sample.samples / sample.step_time_s
+            if speed:
+                self.speed = speed * terms.ranks
+                if sample.step > terms.warmup_steps:
+                    self.measured = self.measured[0] + 1, self.measured[1] + 1 / self.speed

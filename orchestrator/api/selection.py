@@ -1,0 +1,162 @@
+"""The hosts that a command works on: those that its options and the project select."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from orchestrator.inventory import Host, Inventory
+    from orchestrator.nodes.cluster import Cluster
+    from orchestrator.record import Project
+    from orchestrator.transport import Trust
+
+__all__ = ["Selection", "note_references", "select", "without_suspects"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The hosts of a command and the inventory that they came from; ``remembered`` is what a later command names it by."""
+
+    project: Project
+    inventory: Inventory
+    hosts: tuple[Host, ...]
+    source: str
+    remembered: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """By host the devices that options have chosen, where these are not the inventory's."""
+        known = {host.name: host.vars.get("cuda_visible_devices") for host in self.inventory.hosts}
+        now = {host.name: host.vars.get("cuda_visible_devices") for host in self.hosts}
+        return {name: str(value) for name, value in now.items() if value != known[name]}
+
+    def trust(self, accept_new: bool) -> Trust:
+        """Return how this project verifies host keys."""
+        from orchestrator.transport import Trust
+
+        return Trust(store=self.project.known_hosts, accept_new=accept_new)
+
+    def cluster(self, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
+        """Return connections, not opened yet, to the selected hosts or to some of the inventory's."""
+        from orchestrator.nodes.cluster import Cluster
+
+        return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
+
+
+def select(
+    project: Project,
+    hosts: str,
+    exclude: str = "",
+    bench_id: str = "",
+    *,
+    devices: Sequence[str] = (),
+    source_of: str = "",
+    say: Callable[[str], None],
+) -> Selection:
+    """Return the hosts selected by the options and the project, and say which inventory was chosen.
+
+    ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are not in an inventory, or
+    ``slurm`` or ``srun`` for the hosts of a job, which the bench ``bench_id`` may have submitted. ``source_of`` says where
+    ``hosts`` come from if no option named them.
+    """
+    from orchestrator.api.allocation import allocated
+    from orchestrator.errors import ConfigError
+    from orchestrator.inventory import expand, open_inventory
+    from orchestrator.inventory.allocation import job_in
+    from orchestrator.inventory.devices import chosen as with_chosen
+    from orchestrator.inventory.devices import split_exclude
+    from orchestrator.record.submission import submission
+    from orchestrator.report.text import one_line
+
+    source, why = project.inventory_source(hosts, os.environ)
+    why = source_of or why
+    remembered, expression = source, ""
+    if job_in(source):
+        source, expression = allocated(project, source, bench_id if submission(project, bench_id) else "", say=say)
+    elif hosts and not _is_file(hosts):
+        default, default_why = named, _ = project.inventory_source("", os.environ)
+        if job_in(default):
+            default, _ = allocated(project, default, say=say)
+        if Path(default).exists():
+            inventory = open_inventory(default)
+            try:
+                inventory.select(hosts)
+                source, why, expression = default, default_why, hosts
+                remembered = named
+            except ConfigError:
+                # An expression with some names of the inventory is a mistake; only without any is it a list of addresses.
+                names = {name for host in inventory.hosts for name in (host.name, host.address)}
+                if any(word.strip().startswith("@") for word in hosts.split(",")) or names & set(expand(hosts)):
+                    raise
+    if why != "--hosts" and _is_file(source) and not Path(source).exists():
+        hint = "name a file or hosts with --hosts, or write this inventory"
+        raise ConfigError("expected a file, there is none", where=f"{source} ({why})", hint=hint)
+    inventory = open_inventory(source)
+    excluded, devices_out = split_exclude(exclude)
+    chosen = inventory.select(expression, excluded)
+    if not chosen:
+        raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has no other hosts")
+    count = f"{len(chosen)} of {len(inventory.hosts)} hosts"
+    say(f"inventory: {source} ({why}), {count}")
+    for note in inventory.notes:
+        say(f"inventory: {one_line(note)}")
+    shown = {item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets}
+    note_references("inventory: env", shown, say)
+    with_devices = tuple(with_chosen(inventory, chosen, devices, devices_out))
+    selection = Selection(project, inventory, with_devices, source, remembered)
+    for name, listed in selection.devices.items():
+        say(f"devices: {name}: {listed}")
+    return selection
+
+
+def without_suspects(selection: Selection, keep: bool = False, *, say: Callable[[str], None]) -> Selection:
+    """Return the selection without hosts that are suspect or out; each is named with its reason, and in its notes.
+
+    ``keep``: only without those that are out. Raises ConfigError if none is left.
+    """
+    from orchestrator.errors import ConfigError
+    from orchestrator.record.node_states import OUT, SUSPECT, node_states
+    from orchestrator.report.text import one_line
+
+    known = node_states(selection.project.nodes)
+    unwanted = (OUT,) if keep else (OUT, SUSPECT)
+    left_out = {
+        host.name: state
+        for host in selection.hosts
+        if (state := known.get(host.name)) and state.address == host.address and state.state in unwanted
+    }
+    if not left_out:
+        return selection
+    notes = [
+        f"left out: {name} is {state.state} since {state.since}: {state.reason} ({state.evidence or 'orch nodes'})"
+        for name, state in left_out.items()
+    ]
+    for note in notes:
+        say(one_line(note))
+    hosts = tuple(host for host in selection.hosts if host.name not in left_out)
+    if not hosts:
+        hint = "orch accept quick --with-suspects tests suspect nodes again; orch nodes --good takes any back"
+        raise ConfigError("expected a host that is good, all are suspect or out", where="orch nodes", hint=hint)
+    return replace(selection, hosts=hosts, notes=(*selection.notes, *notes))
+
+
+def note_references(where: str, variables: Iterable[tuple[str, str]], say: Callable[[str], None]) -> None:
+    """Name variables whose values look as if they were meant to be expanded on the node, and are not."""
+    import re
+
+    from orchestrator.inventory import takes_references
+
+    names = {name for name, value in variables if not takes_references(name) and re.search(r"\$\{?[A-Za-z_]", value)}
+    if names:
+        text = "is passed as written, with its $; only variables whose names end in PATH are expanded on the node"
+        say(f"{where} {', '.join(sorted(names))} {text}")
+
+
+def _is_file(text: str) -> bool:
+    return "/" in text or Path(text).exists()
