@@ -7,11 +7,14 @@ from typing import Any
 
 import typer
 
+from orchestrator.checks.interfaces import with_interface, with_interfaces
 from orchestrator.cli.options import Selection, print_json
 from orchestrator.controller.earlier import earlier_times
 from orchestrator.controller.stopping import plan_words
-from orchestrator.inventory import fold
+from orchestrator.inventory import Host, fold
+from orchestrator.nodes.deploy import remembered_facts
 from orchestrator.plan.bench import PORTS, Bench, PlannedRun, plan_run
+from orchestrator.plan.placement import taken
 from orchestrator.plan.render import Plan, folded, without_secrets
 from orchestrator.record.manifest import manifest_of
 from orchestrator.report.text import one_line, visible
@@ -26,12 +29,37 @@ def documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
 
 
 def _plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
-    hosts, redaction = selection.hosts, selection.inventory.redaction()
+    redaction, placed = selection.inventory.redaction(), {True: _with_interfaces(selection), False: selection.hosts}
     plans = [
-        (run, plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
+        (
+            run,
+            plan_run(run.folder, run.spec, placed[run.spec.nodes > 1], run_id=run.run_id, repeat=run.repeat, port=PORTS.start),
+        )
         for run in plan.planned()
     ]
     return [(run, without_secrets(decided, redaction)) for run, decided in plans]
+
+
+def _with_interfaces(selection: Selection) -> list[Host]:
+    """Return the hosts with the interfaces that the last deploy found where the inventory names none, as preflight will."""
+    facts = with_interfaces(selection.hosts, remembered_facts(selection.project.deployed, selection.hosts))
+    return [with_interface(host, facts.get(host.name, {})) for host in selection.hosts]
+
+
+def _interfaces_said(plan: Bench, selection: Selection) -> list[str]:
+    """Return which interface carries training traffic, and why, for hosts of which the inventory does not say it."""
+    hosts = [host for host in taken(plan.cells, selection.hosts) if not host.vars.get("interface")]
+    if not hosts or not any(spec.nodes > 1 for spec in plan.cells):
+        return []
+    facts = with_interfaces(selection.hosts, remembered_facts(selection.project.deployed, selection.hosts))
+    by_text: dict[str, list[str]] = {}
+    for host in hosts:
+        interface = facts.get(host.name, {}).get("interface") or {}
+        text = "is found by preflight, by route and speed; orch deploy remembers it for a dry run"
+        if "why" in interface:
+            text = f"{interface['name']}: {interface['why']} (seen by the last deploy; preflight looks again)"
+        by_text.setdefault(text, []).append(host.name)
+    return [f"interface of {fold(names)}: {text}" for text, names in by_text.items()]
 
 
 def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
@@ -44,6 +72,8 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
         typer.echo(f"plan: {words}")
     if plan.profile:
         typer.echo(f"then {len(plan.profiled())} runs that no table counts, with traces ({plan.profile})")
+    for line in _interfaces_said(plan, selection):
+        typer.echo(one_line(line))
     typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
     for run, _ in plans:
         typer.echo(f"  {run.run_id}")
