@@ -52,9 +52,9 @@ DOORS = {
         "published/foreign published/language published/language_doubts published/nearest published/reference "
         "published/rules published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
-    "checks": "among check differences facts gpu_states gpus judge load",
+    "checks": "among check differences facts gpu_states gpus interfaces judge load",
     "cli": "process",
-    "controller": "busy controller earlier events peer stopping",
+    "controller": "busy controller earlier events fitness peer stopping",
     "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",

@@ -38,8 +38,8 @@ from orchestrator.cli.options import (
     template_bases,
     waiting_s,
 )
-from orchestrator.cli.reached import Devices, SkipUnreachable, reached
-from orchestrator.cli.spares import Spares, with_spares
+from orchestrator.cli.reached import Devices, Opened, SkipUnreachable, reached
+from orchestrator.cli.spares import Spares, set_aside, with_spares
 from orchestrator.cli.submitting import Slurm, hosts_for
 
 if TYPE_CHECKING:
@@ -238,17 +238,24 @@ def bench(
         telemetry=telemetry,
         wait_s=waiting_s(wait, wait_limit),
     )
-    with hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as chosen:
+    with (
+        hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as chosen,
+        Opened() as opened,
+    ):
         selection = without_suspects(chosen, with_suspects)
         if skip_unreachable and not dry_run:
-            selection = reached(selection, accept_new)
+            selection = reached(selection, accept_new, opened)
         if gate and not dry_run:
             from orchestrator.cli.accept import gated
 
+            opened.close()
             selection = gated(selection, gate, bases, limits, accept_new)
-        if spares and not dry_run:
-            selection = with_spares(selection, spares, folders, accept_new)
-        plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=new_seed())
+        selection, aside = set_aside(selection, spares)
+        seed = new_seed()
+        plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
+        if aside and not dry_run:
+            selection = with_spares(selection, aside, plan.planned(), opened, accept_new)
+            plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
         check_planned(plan)
         _note_variables(plan, selection)
         if unused := idle(plan.cells, selection.hosts):
@@ -277,6 +284,7 @@ def bench(
             as_json=as_json,
             detach=detach,
             keep_going=keep_going,
+            opened=opened,
         )
 
 

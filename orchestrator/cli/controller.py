@@ -6,18 +6,20 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from orchestrator.checks.interfaces import with_interfaces
 from orchestrator.cli.answer import table
 from orchestrator.cli.connecting import trust_of
 from orchestrator.cli.job import ended_after, regain
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import progress
+from orchestrator.cli.reached import Opened
 from orchestrator.cli.signals import handled
 from orchestrator.controller.controller import PROGRESS_LOG, Controller, Show
 from orchestrator.controller.events import Observer
@@ -59,12 +61,28 @@ def conduct(
     detach: bool,
     keep_going: bool = False,
     search: TuneRecord | BisectRecord | None = None,
+    opened: Opened | None = None,
 ) -> None:
-    """Run a planned bench and print its table, or the result of a tune or bisect. Raise the error of the first failed run."""
+    """Run a planned bench and print its table, or the result of a tune or bisect. Raise the error of the first failed run.
+
+    It goes on with the connections, facts and spares of ``opened``, but for connections of a bench in the background.
+    """
+    if opened and detach:
+        opened.close()
     hosts = taken(plan.cells, selection.hosts)
     root = selection.project.runs
     controller = begun(
-        plan, borrowed, selection, hosts, limits, bases, root, accept_new=accept_new, keep_going=keep_going, search=search
+        plan,
+        borrowed,
+        selection,
+        hosts,
+        limits,
+        bases,
+        root,
+        accept_new=accept_new,
+        keep_going=keep_going,
+        search=search,
+        opened=opened,
     )
     _begin(controller, as_json=as_json, detach=detach)
 
@@ -81,6 +99,7 @@ def begun(
     accept_new: bool,
     keep_going: bool = False,
     search: TuneRecord | BisectRecord | None = None,
+    opened: Opened | None = None,
 ) -> Controller:
     """Return the controller of a planned bench on these hosts of a selection, whose folder it has made in ``root``."""
     origins = {run.run_id: run.path.parent.name for run in borrowed}
@@ -88,12 +107,27 @@ def begun(
     disk_room(root, len(plan.cells) * plan.schedule.most, len(hosts))
     chosen, notes, job = selection.devices, selection.notes, submission(selection.project, plan.bench_id)
     options = job.options if job else ()
+    opened = opened or Opened()
+    everyone = [*hosts, *opened.spares]
     record = bench_record(
-        plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, search, chosen, notes, options
+        plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, search, chosen, notes, options, opened.spares
     )
     bench = BenchDir.create(root, record.as_dict())
-    cluster = selection.cluster(accept_new, hosts)
-    return Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv, keep_going=keep_going)
+    return Controller.begin(
+        bench,
+        plan,
+        opened.handed_on(selection, accept_new, everyone),
+        limits,
+        borrowed=borrowed,
+        argv=sys.argv,
+        keep_going=keep_going,
+        spares=opened.spares,
+        seen={name: with_interfaces(hosts, _of(hosts, facts)) for name, facts in opened.facts.items()},
+    )
+
+
+def _of(hosts: Sequence[Host], facts: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {host.name: facts[host.name] for host in hosts}
 
 
 def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool, keep_going: bool) -> None:

@@ -22,7 +22,7 @@ from orchestrator.cli.options import (
     select,
     template_bases,
 )
-from orchestrator.cli.reached import Devices, SkipUnreachable, reached
+from orchestrator.cli.reached import Devices, Opened, SkipUnreachable, reached
 from orchestrator.plan.words import words
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ def deploy(
     folders = open_frameworks(words(framework), template_bases(templates))
     selection = select(hosts, exclude)
     selection.project.prepare()
-    if skip_unreachable:
-        selection = reached(selection, accept_new)
     memory = Memory(selection.project.deployed, folders)
-    with selection.cluster(accept_new).open() as cluster:
-        sent, facts, unchanged = deploy_to(cluster, folders, memory)
+    with Opened() as opened:
+        if skip_unreachable:
+            selection = reached(selection, accept_new, opened)
+        sent, facts, unchanged = deploy_to(opened.of(selection, accept_new).open(), folders, memory)
     checks = _judge(selection.hosts, folders, facts)
     if not os.environ.get("ORCH_LAB"):  # a lab's inventory ends with the lab, and must not take the place of the project's own
         selection.project.remember(selection.remembered)
@@ -125,9 +125,10 @@ def check(
     named = _named(only)
     folders = open_frameworks(words(framework), template_bases(templates)) if named != {"reach"} else []
     selection = select(hosts, exclude, devices=devices or [])
-    if skip_unreachable:
-        selection = reached(selection, accept_new)
-    with selection.cluster(accept_new).open() as cluster:
+    with Opened() as opened:
+        if skip_unreachable:
+            selection = reached(selection, accept_new, opened)
+        cluster = opened.of(selection, accept_new).open()
         if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))
         captured = _capture(cluster, folders) if folders else {}

@@ -1,15 +1,24 @@
-"""Options for nodes that differ, and the hosts that answer, of those that were selected: ``--skip-unreachable``."""
+"""Options for nodes that differ, and the hosts that answer, of those that were selected: ``--skip-unreachable``.
+
+What a command connects to before it knows all hosts of its work, that work goes on with: `Opened`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.options import Selection
 
-__all__ = ["Devices", "SkipUnreachable", "reached"]
+if TYPE_CHECKING:
+    from orchestrator.inventory import Host
+    from orchestrator.nodes.cluster import Cluster
+
+__all__ = ["Devices", "Opened", "SkipUnreachable", "reached"]
 
 Devices = Annotated[
     list[str] | None,
@@ -18,16 +27,51 @@ Devices = Annotated[
 SkipUnreachable = Annotated[bool, typer.Option("--skip-unreachable", help="Leave out and name hosts that cannot be reached.")]
 
 
-def reached(selection: Selection, accept_new: bool) -> Selection:
-    """Return the selection without the hosts that cannot be reached, which are named on stderr and in its notes.
+@dataclass(slots=True)
+class Opened:
+    """The connections that a command has opened so far, facts of their hosts by framework, and spares that are fit.
+
+    Use as a context manager: leaving it closes the connections, unless they were handed on.
+    """
+
+    cluster: Cluster | None = None
+    facts: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    spares: tuple[Host, ...] = ()
+
+    def of(self, selection: Selection, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
+        """Return connections to some hosts, or to those of a selection; the ones that are open stay so, others are not
+        opened."""
+        self.cluster = self.cluster or selection.cluster(accept_new)
+        return self.cluster.keep(hosts or selection.hosts)
+
+    def handed_on(self, selection: Selection, accept_new: bool, hosts: Sequence[Host]) -> Cluster:
+        """Return connections as `of` does; the caller closes them."""
+        cluster, self.cluster = self.of(selection, accept_new, hosts), None
+        return cluster
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self.cluster:
+            self.cluster.close()
+        self.cluster = None
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def reached(selection: Selection, accept_new: bool, opened: Opened) -> Selection:
+    """Return the selection without the hosts that cannot be reached, which are named on stderr and in its notes; ``opened``
+    gets the connections to the others.
 
     Raises Faults if none is left, and for a host that answers and does not let us in: its key may have changed.
     """
     from orchestrator.errors import Faults
     from orchestrator.inventory import fold
 
-    with selection.cluster(accept_new) as cluster:
-        errors = cluster.open_what_answers()
+    errors = opened.of(selection, accept_new).open_what_answers()
     gone = {name: error for name, error in errors.items() if error.kind == "host_unreachable"}
     if serious := [error for name, error in errors.items() if name not in gone or len(gone) == len(selection.hosts)]:
         raise Faults(serious)

@@ -11,6 +11,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.controller.deterministic import DeterministicFailure, deterministic_failure
@@ -21,7 +22,7 @@ from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import BenchDir
 from orchestrator.record.journal import Event
-from orchestrator.record.owed import add_block, leave_out
+from orchestrator.record.owed import add_block, leave_out, supersede
 from orchestrator.results import RunResult
 from orchestrator.results.tally import Tally, longest
 
@@ -57,6 +58,7 @@ class Pace:
         self._made: list[RunResult] = []
         self._failures: list[DeterministicFailure] = []
         self._not_made: dict[str, DeterministicFailure] = {}
+        self._anew: list[PlannedRun] = []
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
         """Return a run of every kind that may follow: the owed ones, and a block if further blocks may be added."""
@@ -84,9 +86,36 @@ class Pace:
                     self._not_made[run.run_id] = failure
                     continue
                 yield run
+                if self._anew:
+                    waiting, self._anew = sorted([*self._anew, *waiting], key=lambda run: run.repeat), []
+                    break
                 self._look_at(run, waiting)
-            if self.plan.schedule.adapts:
-                self._show_block(block[0].repeat)
+            else:
+                if self.plan.schedule.adapts:
+                    self._show_block(block[0].repeat)
+
+    def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int:
+        """Plan new attempts of a run that is over, and of all finished runs of the specs that are concerned; they come next.
+
+        Returns their number; 0, and nothing is planned, if the budget has no time for them or the run is one that no table
+        counts.
+        """
+        record = self.bench.record()
+        entries = {name: entry for name in record.runs if (entry := (record.plan or {}).get(name))}
+        names = [
+            name
+            for name, entry in entries.items()
+            if name == run.run_id
+            or (concerned(record.cells[entry.cell]) and (result := self.tally.result(name)) and result.state == Event.FINISHED)
+        ]
+        runs = [replace(run, run_id=name, repeat=entries[name].repeat, spec=record.cells[entries[name].cell]) for name in names]
+        runs = [replace(one, folder=self.plan.folders[one.spec.framework]) for one in runs]
+        if run.run_id not in entries or not self._in_time(runs):
+            return 0
+        self._anew = [supersede(self.bench, one) for one in runs]
+        self._all = [*self._all, *self._anew]
+        self._observe(RunsPlanned(self._all))
+        return len(runs)
 
     def _look_at(self, run: PlannedRun, waiting: Sequence[PlannedRun]) -> None:
         """Judge by the result of a run that is over whether others would fail in the same way."""
