@@ -62,7 +62,7 @@ def with_interface(host: Host, facts: Mapping[str, Any]) -> Host:
 
 def _chosen(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     seekers = [host for host in hosts if not host.vars.get("interface") and host.container.get("network", "host") == "host"]
-    if len(hosts) < 2 or not seekers or any((facts[host.name].get("route") or {}).get("local") for host in hosts):
+    if len(hosts) < 2 or not seekers or any(_is_local(facts[host.name]) for host in hosts):
         return {}
     usable = {host.name: _usable(host, facts[host.name]) for host in hosts}
     routed = {host.name: _routed(host, facts[host.name], usable[host.name]) for host in hosts}
@@ -88,6 +88,11 @@ def _chosen(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) -> di
     }
 
 
+def _is_local(facts: Mapping[str, Any]) -> bool:
+    route = facts.get("route")
+    return isinstance(route, Mapping) and bool(route.get("local"))
+
+
 def _usable(host: Host, facts: Mapping[str, Any]) -> dict[str, _Interface]:
     """Return the interfaces of a host that may carry its training traffic, by name; ``vars.interface`` is the only one."""
     rates: dict[str, float] = {}
@@ -95,18 +100,19 @@ def _usable(host: Host, facts: Mapping[str, Any]) -> dict[str, _Interface]:
         for name in str(port.get("interfaces", "")).split() if port.get("state") == "ACTIVE" else ():
             rates[name] = max(rates.get(name, 0.0), 1000 * number(port.get("rate_gbit")))
     usable = {}
-    entries = facts.get("networks")
+    named, entries = host.vars.get("interface"), facts.get("networks")
     for entry in entries if isinstance(entries, list) else ():
         try:
             name, state = str(entry["name"]), entry["state"]
             addresses = tuple(map(ip_interface, entry["addresses"]))
-        except (TypeError, KeyError, ValueError):  # a node may send anything
-            continue
-        if state in ("up", "unknown") and INTERFACE.fullmatch(name) and host.vars.get("interface", name) == name:
             mbit = number(entry.get("speed_mbit")) or rates.get(name, 0.0)
             told = {key: entry.get(key) for key in ("state", "mtu", "kind")} | {"speed_mbit": int(mbit) or None}
+        except (TypeError, KeyError, AttributeError, ValueError, OverflowError):  # a node may send anything
+            continue
+        is_possible = name == named if named else not name.startswith(_NEVER)
+        if state in ("up", "unknown") and INTERFACE.fullmatch(name) and is_possible:
             usable[name] = _Interface(name, mbit, addresses, told)
-    return {name: interface for name, interface in usable.items() if not name.startswith(_NEVER) or name in host.vars.values()}
+    return usable
 
 
 def _routed(host: Host, facts: Mapping[str, Any], usable: Mapping[str, _Interface]) -> _Interface | None:

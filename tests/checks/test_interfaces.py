@@ -92,6 +92,8 @@ def test_none_is_found_for_one_machine_one_host_or_a_route_through_docker() -> N
         values["routes"] = dict.fromkeys(values["routes"], "docker0")
     assert chosen(facts) == {}
     assert chosen({name: {} for name in facts}) == {}  # told by an earlier runner
+    odd = [{"name": 3, "addresses": 4}, "x", {**network("eth0", "10.11.0.2/24"), "speed_mbit": "inf"}]
+    assert chosen({name: {"networks": odd, "routes": [], "route": "x"} for name in facts}) == {}
 
 
 def test_routes_through_two_interfaces_are_a_warning_unless_one_network_is_shared() -> None:
