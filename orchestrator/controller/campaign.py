@@ -96,9 +96,9 @@ class Campaign:
         self.stage.cluster.keep([*self.hosts, *self.spares])
 
     def _replaced(self, run: PlannedRun, outcome: Outcome, needed: Sequence[PlannedRun]) -> bool:
-        """Let spares take the places of hosts that were lost in a run or since; return False if none was, or none can.
+        """Let spares take the places of hosts that were lost in a run or since; return whether this run is made again for it.
 
-        All runs of a cell that was on such a host are planned again: no cell has repeats on different hosts.
+        So are all runs of a cell that was on such a host: no cell has repeats on different hosts.
         """
         if not self.spares or not self.again or self.stage.interrupt.signal:
             return False
@@ -110,15 +110,17 @@ class Campaign:
         looks = [look_at(self.stage.cluster, kind, [*self.hosts, *reachable], reachable) for kind in kinds_of([*needed, run])]
         fit = [spare for spare in reachable if not any(look.against(spare.name) for look in looks)]
         places = replacements(cells, self.hosts, list(lost), fit)
-        count = self.again(run, partial(is_on, hosts=self.hosts, names=lost)) if places else 0
-        if count:
+        concerned = partial(is_on, hosts=self.hosts, names=lost)
+        is_concerned, count = concerned(run.spec), self.again(run, concerned) if places else None
+        if count is not None:
             self._take(places, {name: f"{error.message} ({run.run_id})" for name, error in lost.items()}, looks, count)
-        return count > 0
+        return is_concerned and count is not None
 
     def _take(self, places: Mapping[str, Host], reasons: Mapping[str, str], looks: Sequence[Look], count: int) -> None:
         """Go on with other hosts, and record it."""
         for lost, spare in places.items():
-            note = f"{spare.name} in place of {lost}: {reasons[lost]}; {count} runs of its configurations are made again"
+            runs = "1 run of its configurations is" if count == 1 else f"{count} runs of its configurations are"
+            note = f"{spare.name} in place of {lost}: {reasons[lost]}; {runs} made again"
             self.bench.change(partial(BenchRecord.with_spare, lost=lost, spare=spare.name, note=note))
             self.stage.journal(Event.REPLACED, host=lost, by=spare.name, reason=reasons[lost])
             self.stage.observe(Decided([note]))

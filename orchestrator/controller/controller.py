@@ -61,9 +61,11 @@ class Scheduler(Protocol):
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
         """Yield run after run; each is over when the next one is requested."""
 
-    def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int:
-        """Plan new attempts of a run and of all that were made of the specs concerned; return their number, 0 if it cannot
-        be."""
+    def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
+        """Plan new attempts of the finished runs of the specs concerned, and of this one if it is of these; they come next.
+
+        Returns their number, None if that cannot be.
+        """
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
         """Return the errors of the bench as a whole, selected from those of its runs."""

@@ -11,7 +11,6 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from orchestrator.controller.deterministic import DeterministicFailure, deterministic_failure
@@ -94,25 +93,24 @@ class Pace:
                 if self.plan.schedule.adapts:
                     self._show_block(block[0].repeat)
 
-    def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int:
-        """Plan new attempts of a run that is over, and of all finished runs of the specs that are concerned; they come next.
+    def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
+        """Plan new attempts of all finished runs of the specs that are concerned, and of a run that is over, if it is of these;
+        they come next.
 
-        Returns their number; 0, and nothing is planned, if the budget has no time for them or the run is one that no table
-        counts.
+        Returns their number; None, and nothing is planned, if the budget has no time for them or no table counts the run.
         """
         record = self.bench.record()
         entries = {name: entry for name in record.runs if (entry := (record.plan or {}).get(name))}
-        names = [
-            name
-            for name, entry in entries.items()
-            if name == run.run_id
-            or (concerned(record.cells[entry.cell]) and (result := self.tally.result(name)) and result.state == Event.FINISHED)
-        ]
-        runs = [replace(run, run_id=name, repeat=entries[name].repeat, spec=record.cells[entries[name].cell]) for name in names]
-        runs = [replace(one, folder=self.plan.folders[one.spec.framework]) for one in runs]
-        if run.run_id not in entries or not self._in_time(runs):
-            return 0
-        self._anew = [supersede(self.bench, one) for one in runs]
+        if run.run_id not in entries:
+            return None
+        runs = []
+        for name, entry in entries.items():
+            spec, result = record.cells[entry.cell], self.tally.result(name)
+            if concerned(spec) and (name == run.run_id or result and result.state == Event.FINISHED):
+                runs.append(PlannedRun(name, entry.repeat, spec, self.plan.folders[spec.framework], run.bench_id))
+        if not self._in_time(runs):
+            return None
+        self._anew = [supersede(self.bench, concerned_run) for concerned_run in runs]
         self._all = [*self._all, *self._anew]
         self._observe(RunsPlanned(self._all))
         return len(runs)

@@ -77,9 +77,9 @@ class Rounds(ABC):
             run, *waiting = waiting
             yield run
 
-    def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int:
+    def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
         """Plan nothing anew: decisions between rounds rest on the runs so far."""
-        return 0
+        return None
 
     @abstractmethod
     def _further(self) -> list[PlannedRun]:

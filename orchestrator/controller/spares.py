@@ -12,9 +12,9 @@ from orchestrator.plan.placement import place
 
 __all__ = ["Again", "is_on", "lost_hosts", "may_move", "replacements"]
 
-Again = Callable[[PlannedRun, Callable[[RunSpec], bool]], int]
-"""Plans new attempts of a run and of all earlier runs of the specs that meet the condition, before any other run. Returns their
-number, 0 if there is no time for them or such a bench does not do it."""
+Again = Callable[[PlannedRun, Callable[[RunSpec], bool]], int | None]
+"""Plans new attempts of all finished runs of the specs that meet a condition, and of a run that is over if it is of these; they
+come before any other run. Returns their number, None if there is no time for them or such a bench does not do it."""
 _GONE = ("node_lost", "node_rebooted", "host_unreachable")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.controller.events import Decided, RunBegun, Started
+from orchestrator.controller.events import Decided, RunBegun, RunOver, Started
 from orchestrator.controller.pace import Pace
 from orchestrator.controller.spares import lost_hosts
 from orchestrator.errors import Faults, RunError, TransportError
@@ -43,7 +43,9 @@ def at_start(rig: FakeBench, number: int, fault: Callable[[], Any]) -> None:
 def hosts_of(rig: FakeBench) -> dict[str, list[str]]:
     """Return the hosts of every run that counts."""
     return {
-        run.run_id.rpartition("-fp32-r")[2]: [slot["host"] for slot in run.manifest_content()["placement"]["slots"]]
+        run.run_id.partition("resnet50-")[2].replace("-fp32-", " "): [
+            slot["host"] for slot in run.manifest_content()["placement"]["slots"]
+        ]
         for run in rig.bench.runs()
     }
 
@@ -52,7 +54,7 @@ def test_a_node_that_dies_in_mid_bench_is_replaced_and_its_cell_is_measured_agai
     rig = FakeBench(tmp_path, limits=IMPATIENT, repeats=3, spares=["c"])
     at_start(rig, 2, lambda: setattr(rig.b, "silent", True))
     assert conducted(rig) == []
-    assert hosts_of(rig) == {"1-a2": ["a", "c"], "2-a2": ["a", "c"], "3": ["a", "c"]}
+    assert hosts_of(rig) == {"2n1g r1-a2": ["a", "c"], "2n1g r2-a2": ["a", "c"], "2n1g r3": ["a", "c"]}
     record = rig.bench.record()
     assert record.replaced == {"b": "c"} and record.spares == ("c",)
     (note,) = record.notes
@@ -70,7 +72,24 @@ def test_cells_that_were_not_on_the_lost_host_stay_as_they_are(tmp_path: Path) -
     rig = FakeBench(tmp_path, limits=IMPATIENT, repeats=2, nodes=(1, 2), spares=["c"])
     at_start(rig, 3, lambda: setattr(rig.b, "silent", True))
     assert conducted(rig) == []
-    assert hosts_of(rig) == {"1": ["a"], "1-a2": ["a", "c"], "2": ["a"], "2-a2": ["a", "c"]}
+    pairs = {"2n1g r1-a2": ["a", "c"], "2n1g r2-a2": ["a", "c"]}
+    assert hosts_of(rig) == {"1n1g r1": ["a"], "1n1g r2": ["a"], **pairs}
+
+
+def test_a_host_that_is_lost_between_two_runs_is_replaced_and_a_run_without_it_stays(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=IMPATIENT, repeats=2, nodes=(1, 2), spares=["c"])
+    at_start(rig, 0, lambda: None)
+
+    def fault() -> None:
+        event = rig.shown[-1]
+        if isinstance(event, RunOver) and event.index == 0:
+            rig.b.away = True
+            rig.b.break_lines()
+
+    rig.when[RunOver] = fault
+    assert conducted(rig) == []
+    assert hosts_of(rig) == {"1n1g r1": ["a"], "1n1g r2": ["a"], "2n1g r1": ["a", "c"], "2n1g r2": ["a", "c"]}
+    assert rig.bench.record().superseded == {} and rig.bench.record().replaced == {"b": "c"}
 
 
 def test_a_bench_goes_on_later_with_the_hosts_that_it_had_last(tmp_path: Path) -> None:
@@ -112,7 +131,7 @@ def test_nothing_is_planned_again_without_time_for_it_in_the_budget(tmp_path: Pa
     rig, now = FakeBench(tmp_path, repeats=3, budget_s=3600.0, spares=["c"]), [0.0]
     pace = Pace(rig.bench, rig.plan, (), rig.observe, lambda: now[0])
     now[0] = 3601.0
-    assert pace.again(rig.first, lambda spec: True) == 0 and rig.bench.record().superseded == {}
+    assert pace.again(rig.first, lambda spec: True) is None and rig.bench.record().superseded == {}
     now[0] = 10.0
     assert pace.again(rig.first, lambda spec: True) == 1 and list(rig.bench.record().superseded) == [rig.first.run_id]
 
