@@ -134,6 +134,7 @@ image:
 # Only as root, and only where something is missing; without them the lab takes a server written in Python.
 DEMO_PACKAGES := openssh-server openssh-client iproute2
 TEST_PACKAGES := $(DEMO_PACKAGES) nftables procps csh tcsh zsh fish chromium fio libpam-google-authenticator openssl \
+	krb5-kdc krb5-admin-server krb5-user libssl-dev \
 	slurmctld slurmd slurm-client munge podman runc
 
 define install_packages

@@ -41,7 +41,7 @@ MAY_USE = {
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks results analysis",
     "lab": "inventory",
-    "api": "inventory logs plan checks record transport nodes results analysis controller report",
+    "api": "analysis checks controller inventory logs nodes opened plan record report results transport",
     "cli": "inventory logs plan checks record transport nodes results analysis controller report lab api",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
@@ -54,9 +54,9 @@ DOORS = {
         "published/rules published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
     "api": "allocation bench find plan prepare progress selection",
-    "checks": "among check differences facts gpu_states gpus judge load",
+    "checks": "among check differences facts gpu_states gpus interfaces judge load",
     "cli": "process",
-    "controller": "busy controller earlier events peer stopping",
+    "controller": "busy controller earlier events fitness peer stopping",
     "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",

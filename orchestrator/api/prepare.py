@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.api.opened import Opened
 from orchestrator.api.selection import Selection, note_references
 from orchestrator.errors import ConfigError
 from orchestrator.plan.baselines import borrowable, without
@@ -80,12 +81,24 @@ def _note_variables(plan: Bench, selection: Selection, say: Callable[[str], None
 
 def plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
     """Return each planned run with the files of every node, without secret values."""
-    redaction = selection.inventory.redaction()
+    redaction, placed = selection.inventory.redaction(), {True: _with_interfaces(selection), False: selection.hosts}
     decided = [
-        (run, plan_run(run.folder, run.spec, selection.hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
+        (
+            run,
+            plan_run(run.folder, run.spec, placed[run.spec.nodes > 1], run_id=run.run_id, repeat=run.repeat, port=PORTS.start),
+        )
         for run in plan.planned()
     ]
     return [(run, without_secrets(of_run, redaction)) for run, of_run in decided]
+
+
+def _with_interfaces(selection: Selection) -> list[Host]:
+    """Return the hosts with the interfaces that the last deploy found where the inventory names none, as preflight will."""
+    from orchestrator.checks.interfaces import with_interface, with_interfaces
+    from orchestrator.nodes.deploy import remembered_facts
+
+    facts = with_interfaces(selection.hosts, remembered_facts(selection.project.deployed, selection.hosts))
+    return [with_interface(host, facts.get(host.name, {})) for host in selection.hosts]
 
 
 def documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
@@ -111,11 +124,13 @@ def begun(
     accept_new: bool,
     keep_going: bool = False,
     search: TuneRecord | BisectRecord | None = None,
+    opened: Opened | None = None,
 ) -> Controller:
     """Return the controller of a planned bench on these hosts of a selection, whose folder it has made in ``root``.
 
-    ``argv``: the command that makes such a bench.
+    ``argv``: the command that makes such a bench. It goes on with the connections, facts and spares of ``opened``.
     """
+    from orchestrator.checks.interfaces import with_interfaces
     from orchestrator.controller.controller import Controller
     from orchestrator.nodes.headroom import disk_room
     from orchestrator.record import BenchDir
@@ -126,9 +141,32 @@ def begun(
     disk_room(root, len(plan.cells) * plan.schedule.most, len(hosts))
     chosen, notes, job = selection.devices, selection.notes, submission(selection.project, plan.bench_id)
     options = job.options if job else ()
+    opened = opened or Opened()
     record = bench_record(
-        plan, origins, hosts, selection.source, selection.inventory.secrets, limits, bases, argv, search, chosen, notes, options
+        plan,
+        origins,
+        hosts,
+        selection.source,
+        selection.inventory.secrets,
+        limits,
+        bases,
+        argv,
+        search,
+        chosen,
+        notes,
+        options,
+        opened.spares,
     )
     bench = BenchDir.create(root, record.as_dict())
-    cluster = selection.cluster(accept_new, hosts)
-    return Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=argv, keep_going=keep_going)
+    facts = {name: {host.name: of_host[host.name] for host in hosts} for name, of_host in opened.facts.items()}
+    return Controller.begin(
+        bench,
+        plan,
+        opened.handed_on(selection, accept_new, [*hosts, *opened.spares]),
+        limits,
+        borrowed=borrowed,
+        argv=argv,
+        keep_going=keep_going,
+        spares=opened.spares,
+        seen={name: with_interfaces(hosts, of_hosts) for name, of_hosts in facts.items()},
+    )

@@ -37,10 +37,9 @@ def _state(interface: Mapping[str, Any]) -> str:
 
 
 def _interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    name = host.vars.get("interface")
+    name, state = host.vars.get("interface"), facts.get("interface")
     if not name:
-        return None
-    state = facts.get("interface")
+        return _found_interface(host, facts)
     if not state:
         hint = "see ip -brief link on the node, and correct vars.interface"
         return failed(host.name, "interface", f"no {name}", f"{name} up", hint)
@@ -48,6 +47,18 @@ def _interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if state["state"] in ("up", "unknown"):
         return ok(host.name, "interface", found)
     return failed(host.name, "interface", found, f"{name} up", "bring it up")
+
+
+def _found_interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
+    """Return which interface was found where the inventory names none, and why; a warning where no single one leads to all."""
+    state, routes = facts.get("interface"), facts.get("routes")
+    if isinstance(state, Mapping) and "why" in state:
+        return ok(host.name, "interface", f"{state['name']} {state['state']}, {_state(state)}: {state['why']}")
+    names = sorted({str(name) for name in routes.values()}) if isinstance(routes, Mapping) else []
+    if len(names) < 2:
+        return None
+    hint = "name it with vars.interface, or use addresses in one network for all hosts"
+    return warning(host.name, "interface", f"the other nodes are reached through {', '.join(names)}", "one interface", hint)
 
 
 def _route(host: Host, facts: Mapping[str, Any]) -> Check | None:

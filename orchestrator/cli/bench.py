@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.api.find import new_bench_id, new_seed
+from orchestrator.api.opened import Opened
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.defaults import choices, say_choices
@@ -37,7 +38,7 @@ from orchestrator.cli.options import (
     waiting_s,
 )
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
-from orchestrator.cli.spares import Spares, with_spares
+from orchestrator.cli.spares import Spares, set_aside, with_spares
 from orchestrator.cli.submitting import Slurm, hosts_for
 
 
@@ -174,7 +175,7 @@ def bench(
     from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.profile import check_profiled, profile_of
-    from orchestrator.plan.request import check_measures, request_of
+    from orchestrator.plan.request import check_measures, planned, request_of
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
 
@@ -227,18 +228,25 @@ def bench(
         telemetry=telemetry,
         wait_s=waiting_s(wait, wait_limit),
     )
-    with hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as chosen:
+    with (
+        hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as chosen,
+        Opened() as opened,
+    ):
         selection = without_suspects(chosen, with_suspects)
         if skip_unreachable and not dry_run:
-            selection = reached(selection, accept_new)
+            selection = reached(selection, accept_new, opened)
         if gate and not dry_run:
             from orchestrator.cli.accept import gated
 
+            opened.close()
             selection = gated(selection, gate, bases, limits, accept_new)
-        if spares and not dry_run:
-            selection = with_spares(selection, spares, folders, accept_new)
+        selection, aside = set_aside(selection, spares)
+        seed = new_seed()
+        if aside and not dry_run:
+            runs = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed).planned()
+            selection = with_spares(selection, aside, runs, opened, accept_new)
         tracing = profile_of(profile) if profile else None
-        decided = prepared(request, folders, selection, bench_id=bench_id, seed=new_seed(), profile=tracing, say=say)
+        decided = prepared(request, folders, selection, bench_id=bench_id, seed=seed, profile=tracing, say=say)
         if as_json or not dry_run:
             for text in skipped_words(decided.plan.skipped):
                 typer.echo(one_line(text), err=True)
@@ -259,4 +267,5 @@ def bench(
             as_json=as_json,
             detach=detach,
             keep_going=keep_going,
+            opened=opened,
         )

@@ -153,10 +153,12 @@ def _regressions(comparison: Comparison) -> list[OrchError]:
 
 
 def _undecided(comparison: Comparison) -> list[OrchError]:
-    from orchestrator.analysis.compare.cells import doubt
+    from orchestrator.analysis.compare.cells import SAME, doubt
     from orchestrator.errors import Undecided
 
-    why = {pair.case: doubt(pair) for pair in comparison.pairs}
+    # A baseline that one bench has borrowed from the other is no measurement of the later one.
+    own = [pair for pair in comparison.pairs if pair.verdict != SAME] or comparison.pairs
+    why = {pair.case: doubt(pair) for pair in own}
     why |= {case: f"{comparison.before} has no configuration with its spec" for case in comparison.only_after}
     places = {f"{comparison.after}: {case}": reason for case, reason in why.items()} or {comparison.after: "it has no runs"}
     return [Undecided(f"no verdict: {reason}", kind="no_verdict", where=where) for where, reason in places.items() if reason]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
+from orchestrator.api.opened import Opened
 from orchestrator.api.prepare import begun
 from orchestrator.api.selection import Selection
 from orchestrator.cli.answer import table
@@ -56,8 +57,14 @@ def conduct(
     detach: bool,
     keep_going: bool = False,
     search: TuneRecord | BisectRecord | None = None,
+    opened: Opened | None = None,
 ) -> None:
-    """Run a planned bench and print its table, or the result of a tune or bisect. Raise the error of the first failed run."""
+    """Run a planned bench and print its table, or the result of a tune or bisect. Raise the error of the first failed run.
+
+    It goes on with the connections, facts and spares of ``opened``, but for connections of a bench in the background.
+    """
+    if opened and detach:
+        opened.close()
     hosts = taken(plan.cells, selection.hosts)
     root = selection.project.runs
     controller = begun(
@@ -72,6 +79,7 @@ def conduct(
         accept_new=accept_new,
         keep_going=keep_going,
         search=search,
+        opened=opened,
     )
     _begin(controller, as_json=as_json, detach=detach)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.api.opened import Opened
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
@@ -23,6 +24,7 @@ from orchestrator.cli.options import (
     template_bases,
 )
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
+from orchestrator.plan.words import words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,16 +66,15 @@ def deploy(
     from orchestrator.inventory import fold
     from orchestrator.nodes.deploy import Memory
     from orchestrator.nodes.deploy import deploy as deploy_to
-    from orchestrator.plan.words import words
 
     folders = open_frameworks(words(framework), template_bases(templates))
     selection = select(hosts, exclude)
     selection.project.prepare()
-    if skip_unreachable:
-        selection = reached(selection, accept_new)
     memory = Memory(selection.project.deployed, folders)
-    with selection.cluster(accept_new).open() as cluster:
-        sent, facts, unchanged = deploy_to(cluster, folders, memory)
+    with Opened() as opened:
+        if skip_unreachable:
+            selection = reached(selection, accept_new, opened)
+        sent, facts, unchanged = deploy_to(opened.of(selection, accept_new).open(), folders, memory)
     checks = _judge(selection.hosts, folders, facts)
     if not os.environ.get("ORCH_LAB"):  # a lab's inventory ends with the lab, and must not take the place of the project's own
         selection.project.remember(selection.remembered)
@@ -121,14 +122,14 @@ def check(
 ) -> None:
     """Check that every node is reachable and fit for a run. Exits with 3 if a check fails."""
     from orchestrator.nodes.fanout import each_or_raise
-    from orchestrator.plan.words import words
 
     named = _named(only)
     folders = open_frameworks(words(framework), template_bases(templates)) if named != {"reach"} else []
     selection = select(hosts, exclude, devices=devices or [])
-    if skip_unreachable:
-        selection = reached(selection, accept_new)
-    with selection.cluster(accept_new).open() as cluster:
+    with Opened() as opened:
+        if skip_unreachable:
+            selection = reached(selection, accept_new, opened)
+        cluster = opened.of(selection, accept_new).open()
         if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))
         captured = _capture(cluster, folders) if folders else {}
@@ -152,7 +153,6 @@ def _named(only: str) -> set[str]:
     from orchestrator.checks.check import NAMES
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import nearest
-    from orchestrator.plan.words import words
 
     names = ("reach", *NAMES)
     for name in words(only) if only else ():

@@ -6,13 +6,32 @@ import typer
 
 from orchestrator.api.prepare import documents, plans
 from orchestrator.api.selection import Selection
+from orchestrator.checks.interfaces import with_interfaces
 from orchestrator.cli.options import print_json
 from orchestrator.controller.earlier import earlier_times
 from orchestrator.controller.stopping import plan_words
 from orchestrator.inventory import fold
+from orchestrator.nodes.deploy import remembered_facts
 from orchestrator.plan.bench import PORTS, Bench
+from orchestrator.plan.placement import taken
 from orchestrator.plan.render import folded
 from orchestrator.report.text import one_line, visible
+
+
+def _interfaces_said(plan: Bench, selection: Selection) -> list[str]:
+    """Return which interface carries training traffic, and why, for hosts of which the inventory does not say it."""
+    hosts = [host for host in taken(plan.cells, selection.hosts) if not host.vars.get("interface")]
+    if not hosts or not any(spec.nodes > 1 for spec in plan.cells):
+        return []
+    facts = with_interfaces(selection.hosts, remembered_facts(selection.project.deployed, selection.hosts))
+    by_text: dict[str, list[str]] = {}
+    for host in hosts:
+        interface = facts.get(host.name, {}).get("interface") or {}
+        text = "is found by preflight, by route and speed; orch deploy remembers it for a dry run"
+        if "why" in interface:
+            text = f"{interface['name']}: {interface['why']} (seen by the last deploy; preflight looks again)"
+        by_text.setdefault(text, []).append(host.name)
+    return [f"interface of {fold(names)}: {text}" for text, names in by_text.items()]
 
 
 def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
@@ -25,6 +44,8 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
         typer.echo(f"plan: {words}")
     if plan.profile:
         typer.echo(f"then {len(plan.profiled())} runs that no table counts, with traces ({plan.profile})")
+    for line in _interfaces_said(plan, selection):
+        typer.echo(one_line(line))
     typer.echo(f"{len(of_runs)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
     for run, _ in of_runs:
         typer.echo(f"  {run.run_id}")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.opened import Opened
 from orchestrator.api.selection import Selection
 
 __all__ = ["Devices", "SkipUnreachable", "reached"]
@@ -18,16 +19,16 @@ Devices = Annotated[
 SkipUnreachable = Annotated[bool, typer.Option("--skip-unreachable", help="Leave out and name hosts that cannot be reached.")]
 
 
-def reached(selection: Selection, accept_new: bool) -> Selection:
-    """Return the selection without the hosts that cannot be reached, which are named on stderr and in its notes.
+def reached(selection: Selection, accept_new: bool, opened: Opened) -> Selection:
+    """Return the selection without the hosts that cannot be reached, which are named on stderr and in its notes; ``opened``
+    gets the connections to the others.
 
     Raises Faults if none is left, and for a host that answers and does not let us in: its key may have changed.
     """
     from orchestrator.errors import Faults
     from orchestrator.inventory import fold
 
-    with selection.cluster(accept_new) as cluster:
-        errors = cluster.open_what_answers()
+    errors = opened.of(selection, accept_new).open_what_answers()
     gone = {name: error for name, error in errors.items() if error.kind == "host_unreachable"}
     if serious := [error for name, error in errors.items() if name not in gone or len(gone) == len(selection.hosts)]:
         raise Faults(serious)

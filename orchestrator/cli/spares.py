@@ -1,4 +1,4 @@
-"""Spare hosts (``--spares N``): before a bench is planned, they take the places of hosts that are unfit for it."""
+"""Spare hosts (``--spares N``): they take the places of hosts that are unfit for a bench, before it begins or in its course."""
 
 from __future__ import annotations
 
@@ -8,69 +8,68 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.api.opened import Opened
 from orchestrator.api.selection import Selection
 
 if TYPE_CHECKING:
     from orchestrator.errors import OrchError
-    from orchestrator.plan.folders import FrameworkFolder
+    from orchestrator.inventory import Host
+    from orchestrator.plan.bench import PlannedRun
 
-__all__ = ["Spares", "with_spares"]
+__all__ = ["Spares", "set_aside", "with_spares"]
 
 Spares = Annotated[
     int,
-    typer.Option("--spares", min=0, metavar="N", help="The last N hosts replace hosts that are unreachable, unfit or held."),
+    typer.Option(
+        "--spares", min=0, metavar="N", help="The last N hosts replace hosts that are unreachable, unfit, held, or lost later."
+    ),
 ]
 
 
-def with_spares(selection: Selection, count: int, folders: Sequence[FrameworkFolder], accept_new: bool) -> Selection:
-    """Return the selection without its last ``count`` hosts, which take the places of those that preflight finds unfit.
+def set_aside(selection: Selection, count: int) -> tuple[Selection, tuple[Host, ...]]:
+    """Return the selection without its last ``count`` hosts, and these. Raises ConfigError if no other host is selected."""
+    from orchestrator.errors import ConfigError
 
-    Replacements are named on stderr and in its notes. Raises ConfigError if no other host is selected, and Faults of all that
-    is wrong with the hosts if the spares are too few.
-    """
-    from orchestrator.errors import ConfigError, Faults
-
-    hosts, spares = selection.hosts[:-count], list(selection.hosts[-count:])
+    if not count:
+        return selection, ()
+    hosts, spares = selection.hosts[:-count], selection.hosts[-count:]
     if not hosts:
         raise ConfigError(f"expected more than {count} hosts, {len(selection.hosts)} selected", where="--spares")
-    faults = _faults(selection, folders, accept_new)
+    return replace(selection, hosts=hosts), spares
+
+
+def with_spares(
+    selection: Selection, spares: Sequence[Host], runs: Sequence[PlannedRun], opened: Opened, accept_new: bool
+) -> Selection:
+    """Return the selection with spares in the places of hosts that preflight finds unfit for the runs; ``opened`` gets the fit
+    spares that are left, the connections, and what preflight has seen.
+
+    Replacements are named on stderr and in its notes. Raises Faults of all that is wrong with the hosts if the spares are too
+    few, and for a host whose identity is in doubt, which no spare replaces.
+    """
+    from orchestrator.controller.fitness import kinds_of, look_at
+    from orchestrator.errors import Faults, TransportError
+
+    everyone = [*selection.hosts, *spares]
+    cluster = opened.of(selection, accept_new, everyone)
+    faults: dict[str, list[OrchError]] = {name: [error] for name, error in cluster.open_what_answers().items()}
+    errors = [error for errors in faults.values() for error in errors]
+    if doubtful := [error for error in errors if isinstance(error, TransportError) and error.is_of_identity]:
+        raise Faults(doubtful)
+    for kind in kinds_of(runs):
+        look = look_at(cluster, kind, everyone)
+        opened.facts[look.framework] = look.facts
+        for host in everyone:
+            if against := look.against(host.name):
+                faults.setdefault(host.name, []).extend(against)
     fit = [host for host in spares if host.name not in faults]
-    bad = [host for host in hosts if host.name in faults]
+    bad = [host for host in selection.hosts if host.name in faults]
     if len(bad) > len(fit):
         raise Faults([error for errors in faults.values() for error in errors])
     places = dict(zip((host.name for host in bad), fit, strict=False))
     notes = [f"spare {spare.name} in place of {name}: {faults[name][0].message}" for name, spare in places.items()]
     for note in notes:
         typer.echo(note, err=True)
-    chosen = tuple(places.get(host.name, host) for host in hosts)
+    opened.spares = tuple(fit[len(bad) :])
+    chosen = tuple(places.get(host.name, host) for host in selection.hosts)
     return replace(selection, hosts=chosen, notes=(*selection.notes, *notes))
-
-
-def _faults(selection: Selection, folders: Sequence[FrameworkFolder], accept_new: bool) -> dict[str, list[OrchError]]:
-    """Return by host what keeps it from a run: it does not answer, fails a check, or another run holds it.
-
-    Raises Faults for a host whose identity is in doubt, which no spare replaces.
-    """
-    from orchestrator.checks import unfit
-    from orchestrator.checks.judge import judge
-    from orchestrator.errors import Faults, RunError, TransportError
-    from orchestrator.nodes.preflight import capture
-
-    found: dict[str, list[OrchError]] = {}
-    with selection.cluster(accept_new) as cluster:
-        errors = cluster.open_what_answers()
-        if doubtful := [error for error in errors.values() if isinstance(error, TransportError) and error.is_of_identity]:
-            raise Faults(doubtful)
-        found |= {name: [error] for name, error in errors.items()}
-        for folder in folders:
-            facts, failed = capture(cluster, folder.framework)
-            for name, error in failed.items():
-                found.setdefault(name, []).append(error)
-            for host in selection.hosts:
-                if host.name in facts:
-                    faults = unfit(judge(host, facts[host.name], folder.framework, None))
-                    if holder := facts[host.name].get("held_by"):
-                        faults.append(RunError(f"another run holds this node: {holder}", kind="node_busy", host=host.name))
-                    if faults:
-                        found.setdefault(host.name, []).extend(faults)
-    return found

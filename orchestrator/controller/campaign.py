@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from orchestrator.checks import same_machine, unfit
-from orchestrator.checks.judge import among, judge
+from orchestrator.checks.interfaces import with_interface, with_interfaces
 from orchestrator.controller.blame import with_cause
 from orchestrator.controller.busy import is_busy, wait_until_free
-from orchestrator.controller.events import Checked, LeftOut, RunBegun, RunOver
+from orchestrator.controller.events import Checked, Decided, LeftOut, RunBegun, RunOver
+from orchestrator.controller.fitness import Look, kinds_of, look_at
 from orchestrator.controller.launch import Launch, Outcome
 from orchestrator.controller.reattach import find
+from orchestrator.controller.spares import Again, is_on, lost_hosts, may_move, replacements
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
 from orchestrator.inventory import Host
 from orchestrator.nodes.collect import collect_host
 from orchestrator.nodes.fanout import each, each_or_raise
-from orchestrator.nodes.preflight import capture
 from orchestrator.nodes.remains import Remains
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.render import Plan, without_secrets
 from orchestrator.record import BenchDir, RunDir
+from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, Clean, RecordedOutcome, StartRecord, manifest_of, read_manifest, write_end
 from orchestrator.record.owed import supersede
@@ -37,7 +38,11 @@ _PORT_TRIES = 3
 
 @dataclass(slots=True)
 class Campaign:
-    """Everything that the runs of one bench share."""
+    """Everything that the runs of one bench share.
+
+    ``spares`` take the places of hosts that are lost, if ``again`` plans new attempts of the runs that were made with these.
+    ``seen`` are facts by framework and host that the command has captured already.
+    """
 
     bench: BenchDir
     hosts: Sequence[Host]
@@ -45,6 +50,9 @@ class Campaign:
     next_port: Callable[[], int]
     facts: dict[str, Any] = field(default_factory=dict)
     errors: list[OrchError] = field(default_factory=list)
+    spares: Sequence[Host] = ()
+    again: Again | None = None
+    seen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def execute(self, runs: Iterable[PlannedRun], needed: Sequence[PlannedRun]) -> list[OrchError]:
         """Execute the runs in order, each requested when the previous one is over; return the errors of failed runs.
@@ -55,7 +63,7 @@ class Campaign:
             if self.stage.interrupt.signal:
                 break
             if index == 0:
-                self.stage.cluster.open()
+                self.open()
                 self._preflight(needed)
             self.stage.observe(RunBegun(index, run))
             outcome = self._execute(run)
@@ -63,6 +71,8 @@ class Campaign:
                 run = self._when_free(index, run)
                 outcome = self._execute(run)
             self.stage.observe(RunOver(index, run, outcome.state, outcome.error))
+            if self._replaced(run, outcome, needed):
+                continue
             if outcome.error:
                 self.errors.append(outcome.error)
             self.errors += outcome.leftovers
@@ -70,9 +80,56 @@ class Campaign:
             # Further runs would meet the same run on the same node.
             if self.stage.interrupt.signal or outcome.state == "lost" or interrupted or is_busy(outcome.error):
                 break
-            self.stage.cluster.open()
+            self.open()
         self._note_interrupt()
         return self.errors
+
+    def open(self) -> None:
+        """Connect to all hosts. Raises Faults for those that do not answer, except spares, which are none any more."""
+        if self.spares:
+            errors = self.stage.cluster.open_what_answers()
+            self._keep([spare for spare in self.spares if spare.name not in errors])
+        self.stage.cluster.open()
+
+    def _keep(self, spares: Sequence[Host]) -> None:
+        self.spares = list(spares)
+        self.stage.cluster.keep([*self.hosts, *self.spares])
+
+    def _replaced(self, run: PlannedRun, outcome: Outcome, needed: Sequence[PlannedRun]) -> bool:
+        """Let spares take the places of hosts that were lost in a run or since; return whether this run is made again for it.
+
+        So are all runs of a cell that was on such a host: no cell has repeats on different hosts.
+        """
+        if not self.spares or not self.again or self.stage.interrupt.signal:
+            return False
+        lost = lost_hosts(self.hosts, outcome.error, self.stage.cluster.open_what_answers())
+        cells = [*self.bench.record().cells, run.spec]
+        if not lost or not may_move(cells, self.hosts, lost):
+            return False
+        reachable = [spare for spare in self.spares if spare.name in self.stage.cluster.nodes]
+        looks = [look_at(self.stage.cluster, kind, [*self.hosts, *reachable], reachable) for kind in kinds_of([*needed, run])]
+        fit = [spare for spare in reachable if not any(look.against(spare.name) for look in looks)]
+        places = replacements(cells, self.hosts, list(lost), fit)
+        concerned = partial(is_on, hosts=self.hosts, names=lost)
+        is_concerned, count = concerned(run.spec), self.again(run, concerned) if places else None
+        if count is not None:
+            self._take(places, {name: f"{error.message} ({run.run_id})" for name, error in lost.items()}, looks, count)
+        return is_concerned and count is not None
+
+    def _take(self, places: Mapping[str, Host], reasons: Mapping[str, str], looks: Sequence[Look], count: int) -> None:
+        """Go on with other hosts, and record it."""
+        for lost, spare in places.items():
+            runs = "1 run of its configurations is" if count == 1 else f"{count} runs of its configurations are"
+            note = f"{spare.name} in place of {lost}: {reasons[lost]}; {runs} made again"
+            self.bench.change(partial(BenchRecord.with_spare, lost=lost, spare=spare.name, note=note))
+            self.stage.journal(Event.REPLACED, host=lost, by=spare.name, reason=reasons[lost])
+            self.stage.observe(Decided([note]))
+        self.hosts = [places.get(host.name, host) for host in self.hosts]
+        for look in looks:
+            before = self.facts.get(look.framework, {})
+            facts = {host.name: look.facts.get(host.name) or before.get(host.name, {}) for host in self.hosts}
+            self.facts[look.framework] = with_interfaces(self.hosts, facts)
+        self._keep([spare for spare in self.spares if spare not in places.values()])
 
     def _when_free(self, index: int, run: PlannedRun) -> PlannedRun:
         """Wait until the nodes are free, and return another attempt at a run that was not started."""
@@ -95,27 +152,19 @@ class Campaign:
     def _preflight(self, runs: Sequence[PlannedRun]) -> None:
         """Capture facts once per framework; refuse the bench if a node that it needs is unfit or held by another run."""
         wait_until_free(self.stage, [host.name for host in self.hosts])
-        needed = {run.folder.framework.name: run.folder.framework for run in runs}
-        for framework in needed.values():
-            specs = [run.spec for run in runs if run.folder.framework is framework]
-            ranks = max(spec.gpus for spec in specs)
-            with_data = any(spec.loader != "synthetic" for spec in specs)
-            # One choice for all runs of a bench.
-            facts, errors = capture(self.stage.cluster, framework, with_data=with_data, container=specs[0].container)
-            reachable = [host for host in self.hosts if host.name in facts]
-            checks = [check for host in reachable for check in judge(host, facts[host.name], framework, ranks)]
-            checks += among(facts)
-            self.stage.observe(Checked(checks))
-            problems = [*errors.values(), *same_machine(facts), *unfit(checks)]
-            if problems:
-                raise Faults(problems)
-            self.facts[framework.name] = facts
+        for kind in kinds_of(runs):
+            look = look_at(self.stage.cluster, kind, self.hosts, self.hosts, self.seen.get(kind.framework.name))
+            self.stage.observe(Checked(look.checks))
+            if look.errors:
+                raise Faults(look.errors)
+            self.facts[look.framework] = look.facts
         self.stage.journal(Event.PREFLIGHT, hosts=[host.name for host in self.hosts])
 
     def _execute(self, run: PlannedRun) -> Outcome:
         rundir = self.bench.run(run.run_id)
         for attempt in range(1, _PORT_TRIES + 1):
-            plan = plan_run(run.folder, run.spec, self.hosts, run_id=run.run_id, repeat=run.repeat, port=self.next_port())
+            hosts = self._hosts_of(run)
+            plan = plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=self.next_port())
             self._write(rundir, plan, run)
             launch = self._launch(plan, run)
             try:
@@ -128,6 +177,11 @@ class Campaign:
                     outcome = Outcome(state, error, None, released=launch.watch.released)
                     break
         return self._finish(rundir, plan, outcome)
+
+    def _hosts_of(self, run: PlannedRun) -> list[Host]:
+        """Return the hosts; for a run of several nodes with the interface that was found where the inventory names none."""
+        facts = self.facts[run.spec.framework]
+        return [with_interface(host, facts[host.name]) if run.spec.nodes > 1 else host for host in self.hosts]
 
     def _launch(self, plan: Plan, run: PlannedRun) -> Launch:
         stage = replace(self.stage, journal=partial(self.stage.journal, run=run.run_id))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import NoReturn, Protocol, TextIO
+from typing import Any, NoReturn, Protocol, TextIO
 
 from orchestrator.controller.bisection import Bisection
 from orchestrator.controller.campaign import Campaign, ports
@@ -29,7 +29,7 @@ from orchestrator.errors import DataError, Faults, OrchError, RunError, traced
 from orchestrator.files import remove_parts
 from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.cluster import Cluster
-from orchestrator.plan import Limits
+from orchestrator.plan import Limits, RunSpec
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.expectations import Expectation
 from orchestrator.record import BenchDir, Ownership, RunDir, take
@@ -61,6 +61,12 @@ class Scheduler(Protocol):
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
         """Yield run after run; each is over when the next one is requested."""
 
+    def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
+        """Plan new attempts of the finished runs of the specs concerned, and of this one if it is of these; they come next.
+
+        Returns their number, None if that cannot be.
+        """
+
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
         """Return the errors of the bench as a whole, selected from those of its runs."""
 
@@ -70,7 +76,9 @@ class Controller:
     """The controller of one bench, which owns it from `begin` or `go_on` to the end of `conduct`.
 
     ``owes`` brings runs that are under way to their end, and returns the runs still to be started. ``keep_going``: also those
-    that would fail as an earlier one did. ``notes`` say what has changed since the bench was planned.
+    that would fail as an earlier one did. ``notes`` say what has changed since the bench was planned. ``spares``, which the
+    cluster has too, may take the places of hosts; ``seen`` are facts by framework and host that preflight need not ask for
+    again.
     """
 
     bench: BenchDir
@@ -81,6 +89,8 @@ class Controller:
     owes: Callable[[Campaign], Sequence[PlannedRun]]
     keep_going: bool = False
     notes: tuple[str, ...] = ()
+    spares: Sequence[Host] = ()
+    seen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def begin(
@@ -93,6 +103,8 @@ class Controller:
         borrowed: Sequence[RunDir],
         argv: Sequence[str],
         keep_going: bool = False,
+        spares: Sequence[Host] = (),
+        seen: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Controller:
         """Take ownership of a new bench. Raises RunError run_in_use if another process owns it."""
 
@@ -103,7 +115,7 @@ class Controller:
 
         ownership = take(bench)
         bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
-        return cls(bench, plan, cluster, limits, ownership, owes, keep_going)
+        return cls(bench, plan, cluster, limits, ownership, owes, keep_going, spares=spares, seen=seen or {})
 
     @classmethod
     def go_on(
@@ -134,9 +146,9 @@ class Controller:
         except BaseException:
             ownership.release()
             raise
-        cluster = connect(opened.hosts, opened.inventory.redaction())
+        cluster = connect([*opened.hosts, *opened.spares], opened.inventory.redaction())
         bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
-        return cls(bench, opened.plan, cluster, opened.limits, ownership, owes, keep_going, tuple(notes))
+        return cls(bench, opened.plan, cluster, opened.limits, ownership, owes, keep_going, tuple(notes), spares=opened.spares)
 
     def conduct(self, show: Show) -> tuple[list[OrchError], list[RunResult]]:
         """Execute the outstanding runs of the bench, record how it ended, and release it.
@@ -171,7 +183,15 @@ class Controller:
                 with self.cluster as cluster:
                     stage = Stage(cluster, self.limits, interrupt, self.bench.event, show_event)
                     next_port = ports(random.SystemRandom().choice)
-                    campaign = Campaign(self.bench, cluster.hosts, stage, next_port)
+                    campaign = Campaign(
+                        self.bench,
+                        self._members,
+                        stage,
+                        next_port,
+                        spares=self.spares,
+                        again=scheduler.again,
+                        seen=self.seen,
+                    )
                     owed = self.owes(campaign)
                     profiled = self._profiled(scheduler)
                     needed = [*scheduler.needs(owed), *self.plan.profiled()]
@@ -185,6 +205,11 @@ class Controller:
         self.bench.event(Event.OVER, code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
         return errors, results
 
+    @property
+    def _members(self) -> list[Host]:
+        spares = {host.name for host in self.spares}
+        return [host for host in self.cluster.hosts if host.name not in spares]
+
     def _profiled(self, scheduler: Scheduler) -> Iterator[PlannedRun]:
         """Yield the extra runs that are traced, of cells with a number; one that was begun before is not made again."""
         begun = begun_runs(self.bench.events())
@@ -197,7 +222,7 @@ class Controller:
         record = self.bench.record()
         if record.search:
             rounds = Search if record.tune else Bisection
-            return rounds(self.bench, self.plan, observe, hosts=self.cluster.hosts)
+            return rounds(self.bench, self.plan, observe, hosts=self._members)
         expected = earlier_times(self.bench.path.parent, self.plan)
         if words := plan_words(self.plan, expected):
             observe(PlanMade(words))

@@ -21,7 +21,7 @@ from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import BenchDir
 from orchestrator.record.journal import Event
-from orchestrator.record.owed import add_block, leave_out
+from orchestrator.record.owed import add_block, leave_out, supersede
 from orchestrator.results import RunResult
 from orchestrator.results.tally import Tally, longest
 
@@ -57,6 +57,7 @@ class Pace:
         self._made: list[RunResult] = []
         self._failures: list[DeterministicFailure] = []
         self._not_made: dict[str, DeterministicFailure] = {}
+        self._anew: list[PlannedRun] = []
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
         """Return a run of every kind that may follow: the owed ones, and a block if further blocks may be added."""
@@ -84,9 +85,35 @@ class Pace:
                     self._not_made[run.run_id] = failure
                     continue
                 yield run
+                if self._anew:
+                    waiting, self._anew = sorted([*self._anew, *waiting], key=lambda run: run.repeat), []
+                    break
                 self._look_at(run, waiting)
-            if self.plan.schedule.adapts:
-                self._show_block(block[0].repeat)
+            else:
+                if self.plan.schedule.adapts:
+                    self._show_block(block[0].repeat)
+
+    def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
+        """Plan new attempts of all finished runs of the specs that are concerned, and of a run that is over, if it is of these;
+        they come next.
+
+        Returns their number; None, and nothing is planned, if the budget has no time for them or no table counts the run.
+        """
+        record = self.bench.record()
+        entries = {name: entry for name in record.runs if (entry := (record.plan or {}).get(name))}
+        if run.run_id not in entries:
+            return None
+        runs = []
+        for name, entry in entries.items():
+            spec, result = record.cells[entry.cell], self.tally.result(name)
+            if concerned(spec) and (name == run.run_id or result and result.state == Event.FINISHED):
+                runs.append(PlannedRun(name, entry.repeat, spec, self.plan.folders[spec.framework], run.bench_id))
+        if not self._in_time(runs):
+            return None
+        self._anew = [supersede(self.bench, concerned_run) for concerned_run in runs]
+        self._all = [*self._all, *self._anew]
+        self._observe(RunsPlanned(self._all))
+        return len(runs)
 
     def _look_at(self, run: PlannedRun, waiting: Sequence[PlannedRun]) -> None:
         """Judge by the result of a run that is over whether others would fail in the same way."""

@@ -35,7 +35,7 @@ def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_faile
             continue
         outcome = read_manifest(directory).outcome
         if outcome is None:
-            campaign.stage.cluster.open()
+            campaign.open()
             campaign.stage.observe(TakingOver(run))
             taken_over = campaign.take_over(run)
             if taken_over is None:

@@ -77,6 +77,10 @@ class Rounds(ABC):
             run, *waiting = waiting
             yield run
 
+    def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
+        """Plan nothing anew: decisions between rounds rest on the runs so far."""
+        return None
+
     @abstractmethod
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another round, recorded as owed; an empty list at the end."""

@@ -21,6 +21,7 @@ from orchestrator.inventory.hostset import nearest
 from orchestrator.inventory.versions import is_requirement
 
 __all__ = [
+    "INTERFACE",
     "GroupValues",
     "HostValues",
     "KeyPath",
@@ -35,7 +36,7 @@ __all__ = [
 KeyPath = tuple[str | int, ...]
 Where = Callable[[KeyPath], str]
 
-_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
+INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?")
 _STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
 _JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
@@ -90,7 +91,7 @@ class _Vars(Strict):
 
     interface: Annotated[
         str,
-        takes("the name of a network interface", lambda value: isinstance(value, str) and bool(_INTERFACE.fullmatch(value))),
+        takes("the name of a network interface", lambda value: isinstance(value, str) and bool(INTERFACE.fullmatch(value))),
     ] = Field(default="", description="the network device of training traffic")
     python: PathText = Field(default="", description="the interpreter that has the framework")
     data_dir: Annotated[str, takes("an absolute path", is_whole, WHOLE)] = Field(

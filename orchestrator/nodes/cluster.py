@@ -60,6 +60,15 @@ class Cluster:
         self.nodes[name] = self._connect(name)
         return self.nodes[name]
 
+    def keep(self, hosts: Sequence[Host]) -> Cluster:
+        """Close the connections to all hosts but these, which are the hosts of this cluster from now on, in this order."""
+        names = {host.name for host in hosts}
+        gone = [self.nodes.pop(name) for name in list(self.nodes) if name not in names]
+        each(range(len(gone)), lambda place: gone[place].close())
+        self.hosts = tuple(hosts)
+        self._by_name = {host.name: host for host in hosts}
+        return self
+
     def ready_for_runs(self) -> None:
         """Start what a run on these hosts needs besides connections: under Slurm the step in which runs are kept.
 

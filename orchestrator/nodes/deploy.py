@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checks import same_machine
+from orchestrator.checks.interfaces import with_interfaces
 from orchestrator.errors import Faults, OrchError
 from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
@@ -27,7 +28,7 @@ from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import payload_path
 from orchestrator.record.project import keep
 
-__all__ = ["Deployed", "Memory", "deploy", "stage_payload"]
+__all__ = ["Deployed", "Memory", "deploy", "remembered_facts", "stage_payload"]
 
 _LOOK_S = 30.0
 
@@ -114,6 +115,17 @@ class Memory:
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def remembered_facts(path: Path, hosts: Sequence[Host]) -> dict[str, dict[str, Any]]:
+    """Return the facts that the last deploy saw of those hosts whose neighbours were among these hosts too."""
+    try:
+        entries = dict(json.loads(path.read_text(encoding="utf-8"))["hosts"])
+        facts = {host.name: dict(next(iter(entries[host.name]["facts"].values()))) for host in hosts if host.name in entries}
+        addresses = {host.address for host in hosts}
+        return {name: values for name, values in facts.items() if addresses >= set(values.get("routes") or ())}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        return {}
+
+
 def deploy(
     cluster: Cluster, folders: Sequence[FrameworkFolder], memory: Memory
 ) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, Any]], dict[str, float]]:
@@ -133,7 +145,8 @@ def deploy(
         name = folder.framework.name
         fresh = each_or_raise(changed, lambda host, folder=folder: stage_payload(cluster.nodes[host], folder))  # type: ignore[misc]
         new, errors = capture(cluster, folder.framework, names=changed, briefly=True)
-        facts[name] = {host: new[host] if host in new else kept[host].facts[name] for host in hosts if host not in errors}
+        all_facts = {host: new[host] if host in new else kept[host].facts[name] for host in hosts if host not in errors}
+        facts[name] = with_interfaces(cluster.hosts, all_facts)
         sent[name] = {host: fresh.get(host, 0) for host in hosts}
         if wrong := [*errors.values(), *same_machine(facts[name])]:
             raise Faults(wrong)

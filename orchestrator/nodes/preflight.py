@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.checks import told_facts
 from orchestrator.checks.facts import unpacked
+from orchestrator.checks.interfaces import with_interfaces
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
@@ -59,7 +60,7 @@ def capture(
             ports=list(ports),
             capture=capture_id,
             interface=node.host.vars.get("interface"),
-            peer=_peer(cluster.hosts, name),
+            peers=_peers(cluster.hosts, name),
             data_dir=node.host.vars.get("data_dir") if with_data else None,
             programs=_programs(node.host, framework),
             **brief,
@@ -82,14 +83,17 @@ def capture(
         facts["host_key"] = node.transport.host_key
         return facts
 
-    return each(cluster.nodes if names is None else names, ask)
+    facts, errors = each(cluster.nodes if names is None else names, ask)
+    return with_interfaces(cluster.hosts, facts), errors
 
 
-def _peer(hosts: Sequence[Host], name: str) -> str | None:
-    """Return the address to which a node must have a route: the master's, or another's for the master; None for one host."""
-    if len(hosts) < 2:
-        return None
-    return hosts[1 if hosts[0].name == name else 0].address
+def _peers(hosts: Sequence[Host], name: str) -> list[str]:
+    """Return the addresses to which a node must have a route: the master's (for the master that of the second node), and those
+    of its neighbours and of the node across in a ring. A few nodes show which network leads to all. None for one host."""
+    place = next(place for place, host in enumerate(hosts) if host.name == name)
+    count = len(hosts)
+    others = [hosts[other % count] for other in (0, place + 1, place - 1, place + count // 2)]
+    return list(dict.fromkeys(host.address for host in others if host.name != name))
 
 
 def _programs(host: Host, framework: Framework | None) -> list[str]:

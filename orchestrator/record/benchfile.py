@@ -34,7 +34,8 @@ class BenchRecord:
     None if the version that wrote the file did not record them. ``templates`` are the folders, besides orch's own, that its
     frameworks come from, the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names the
     runs that the bench ended without. ``skipped`` are the configurations that were requested and are impossible, ``devices`` by
-    host those that options chose, ``job`` the options of sbatch of the job that it submitted.
+    host those that options chose, ``job`` the options of sbatch of the job that it submitted. ``spares`` are the hosts that may
+    take the places of others, ``replaced`` those that have, by the host that was lost.
     """
 
     bench_id: str
@@ -61,6 +62,8 @@ class BenchRecord:
     devices: Mapping[str, str] = field(default_factory=dict)
     job: tuple[str, ...] = ()
     profile: Profile | None = None
+    spares: tuple[str, ...] = ()
+    replaced: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> BenchRecord:
@@ -110,11 +113,15 @@ class BenchRecord:
             content["skipped"] = [asdict(one) for one in self.skipped]
         if self.devices:
             content["devices"] = dict(self.devices)
+        if self.replaced:
+            content["replaced"] = dict(self.replaced)
         if self.profile:
             content["profile"] = str(self.profile)
         if self.expect:
             content["expect"] = list(map(str, self.expect))
-        return content | {name: list(texts) for name in ("job", "notes", "left_out") if (texts := getattr(self, name))}
+        return content | {
+            name: list(texts) for name in ("job", "notes", "left_out", "spares") if (texts := getattr(self, name))
+        }
 
     def changes(self, before: BenchRecord) -> dict[str, Any]:
         """Return the fields of `as_dict` that differ from those of ``before``."""
@@ -172,6 +179,11 @@ class BenchRecord:
         kept = tuple(name for name in self.runs if name not in left)
         return replace(self, runs=kept, left_out=left, notes=tuple(dict.fromkeys((*self.notes, *notes))))
 
+    def with_spare(self, lost: str, spare: str, note: str) -> BenchRecord:
+        """Return the record of a bench that goes on with a spare in place of a host that was lost, and a note for its
+        tables."""
+        return replace(self, replaced={**self.replaced, lost: spare}, notes=tuple(dict.fromkeys((*self.notes, note))))
+
     def attempted_anew(self, run_id: str) -> BenchRecord:
         """Return the record with a run replaced by a new attempt."""
         plan = self.plan or {}
@@ -198,6 +210,7 @@ def bench_record(
     devices: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
     job: Sequence[str] = (),
+    spares: Sequence[Host] = (),
 ) -> BenchRecord:
     """Return the record of a new bench. ``borrowed`` maps run ids to the benches they come from."""
     used = {Path(folder.framework.folder).parent for folder in plan.folders.values()}
@@ -212,7 +225,7 @@ def bench_record(
         borrowed=dict(borrowed),
         schedule=plan.schedule,
         limits=limits,
-        planned_with=PlannedWith.of(hosts, secrets, plan.folders),
+        planned_with=PlannedWith.of([*hosts, *spares], secrets, plan.folders),
         tune=search if isinstance(search, TuneRecord) else None,
         bisect=search if isinstance(search, BisectRecord) else None,
         label=plan.label,
@@ -222,6 +235,7 @@ def bench_record(
         devices={host.name: devices[host.name] for host in hosts if devices and host.name in devices},
         notes=tuple(notes),
         job=tuple(job),
+        spares=tuple(host.name for host in spares),
     )
     return record.planned(plan, plan.planned())
 
@@ -252,6 +266,8 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "devices": ("devices", parts.names),
     "job": ("job", parts.texts),
     "profile": ("profile", parts.profile),
+    "spares": ("spares", parts.texts),
+    "replaced": ("replaced", parts.names),
 }
 """For each field of a record: its key in the file and its reader."""
 _MAY_BE_NULL = {"templates", "limits", "planned_with", "plan", "created"}

@@ -51,6 +51,7 @@ class Event:
     NOT_COLLECTED = "not_collected"
     LEFT_OUT = "left_out"
     SUPERSEDED = "superseded"
+    REPLACED = "replaced"
     REREAD = "reread"
     PRUNED = "pruned"
 
@@ -63,6 +64,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     Event.PREFLIGHT: ("hosts",),
     Event.DECIDED: ("reason", "blocks", "widest", "used_s", "runs"),
     Event.OVER: ("code", "errors"),
+    # a spare took the place of a host that was lost
+    Event.REPLACED: ("host", "by", "reason"),
     # of a run, in order of time
     Event.PLANNED: ("run", "port"),
     Event.BORROWED: ("run", "origin"),

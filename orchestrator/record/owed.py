@@ -17,6 +17,7 @@ from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record.bench_parts import PlannedWith, RungRecord
+from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.journal import Event
 from orchestrator.record.reread import folders_of
 from orchestrator.record.rundir import BenchDir
@@ -27,13 +28,15 @@ __all__ = ["Reopened", "add_block", "add_rung", "end_search", "leave_out", "reop
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """A bench read back: its runs by id in execution order, without borrowed ones, and everything they need."""
+    """A bench read back: its runs by id in execution order, without borrowed ones, and everything they need. ``spares`` are
+    those that have not taken the place of another host yet."""
 
     plan: Bench
     runs: Mapping[str, PlannedRun]
     hosts: tuple[Host, ...]
     inventory: Inventory
     limits: Limits
+    spares: tuple[Host, ...] = ()
 
 
 def reopen(bench: BenchDir) -> Reopened:
@@ -68,7 +71,22 @@ def reopen(bench: BenchDir) -> Reopened:
     plan = Bench(
         record.bench_id, record.cells, folders, record.schedule, record.skipped, record.label, record.expect, record.profile
     )
-    return Reopened(plan, runs, hosts, inventory, record.limits)
+    members, spares = _members(record, hosts)
+    return Reopened(plan, runs, members, inventory, record.limits, spares)
+
+
+def _members(record: BenchRecord, hosts: Sequence[Host]) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
+    """Return the hosts of a bench, with spares in the places that they have taken, and the spares that are left."""
+    by_name = {host.name: host for host in hosts}
+    members = []
+    for host in hosts:
+        name = host.name
+        while name in record.replaced:
+            name = record.replaced[name]
+        if host.name not in record.spares:
+            members.append(by_name[name])
+    taken = {*record.replaced, *record.replaced.values()}
+    return tuple(members), tuple(host for host in hosts if host.name in record.spares and host.name not in taken)
 
 
 def add_block(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.inventory import fold
 from orchestrator.results.cells import Cell
 from orchestrator.results.numbers.intervals import outliers
 from orchestrator.results.numbers.physics import SLACK
@@ -11,7 +12,7 @@ from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
 
-__all__ = ["equal_repeats", "repeats_apart", "slower_than_wider"]
+__all__ = ["equal_repeats", "on_other_hosts", "repeats_apart", "slower_than_wider"]
 
 _BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8}
 _DIGESTS = (
@@ -63,3 +64,13 @@ def repeats_apart(cell: Cell) -> list[str]:
         words = f"{abs(apart):.1%} {above if apart > 0 else below} than the others"
         notes.append(f"repeat {cell.with_number[place].repeat} is {words}, more than chance explains; it still counts")
     return notes
+
+
+def on_other_hosts(runs: Sequence[RunResult]) -> list[str]:
+    """Return a text if repeats ran on different hosts: then their spread is also that of machines."""
+    repeats: dict[tuple[str, ...], list[int]] = {}
+    for run in runs:
+        if run.facts:
+            repeats.setdefault(tuple(sorted(run.facts)), []).append(run.repeat)
+    places = [f"{', '.join(map(str, sorted(of_hosts)))} on {fold(hosts)}" for hosts, of_hosts in repeats.items()]
+    return [f"repeats ran on different hosts: {'; '.join(places)}"] if len(places) > 1 else []

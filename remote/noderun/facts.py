@@ -20,7 +20,7 @@ from noderun.limits import limits, shared_memory_bytes
 from noderun.listings import names_in
 from noderun.lock import holder
 from noderun.meter import Meter
-from noderun.network import infiniband_ports, interface_facts, resolved, route_to
+from noderun.network import infiniband_ports, interface_facts, networks, resolved, route_to
 from noderun.processes import boot_id, owners
 from noderun.told import TOLD_S, begin, kernel_log, not_written, said
 
@@ -86,10 +86,14 @@ def op_facts(request):
             facts["ports_busy"].append(port)
     if request.get("interface"):
         facts["interface"] = interface_facts(request["interface"])
-    addresses = resolved([facts["hostname"]] + ([request["peer"]] if request.get("peer") else []))
+    peers = request.get("peers") or []
+    addresses = resolved([facts["hostname"]] + peers)
     facts["hostname_addresses"] = addresses[facts["hostname"]]
-    if request.get("peer"):
-        facts["route"] = next((route for route in map(route_to, addresses[request["peer"]]) if route), None)
+    if peers:
+        routes = [next((route for route in map(route_to, addresses[peer]) if route), None) for peer in peers]
+        facts["route"] = routes[0]
+        facts["routes"] = {peer: route and route["interface"] for peer, route in zip(peers, routes)}
+        facts["networks"] = networks()
     if request.get("data_dir"):
         directory = os.path.expanduser(request["data_dir"])
         facts["data_dir"] = os.path.isdir(directory)

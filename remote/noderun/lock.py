@@ -11,7 +11,7 @@ import time
 
 from noderun.files import Refused, read_slice
 from noderun.listings import first_line
-from noderun.processes import owners
+from noderun.processes import LAB_MARKS, owners
 
 OWNER_RECORD = "owner.json"
 
@@ -59,7 +59,7 @@ def node_marks():
     A node is a set of processes that share a network and see each other, whatever the user. So containers with a process
     namespace of their own are separate nodes, and so are those of a lab without namespaces, which sets its own marks.
     """
-    return [os.readlink("/proc/self/ns/pid")] + [os.environ.get(name) for name in ("ORCH_LAB", "ORCH_LAB_NODE")]
+    return [os.readlink("/proc/self/ns/pid")] + [os.environ.get(name) for name in LAB_MARKS]
 
 
 def abstract_name(kind, marks):

@@ -3,6 +3,8 @@
 import os
 import signal
 
+LAB_MARKS = ("ORCH_LAB", "ORCH_LAB_NODE")  # the variables that tell nodes of a lab without namespaces from each other
+
 
 def processes():
     """Return {pid: (parent pid, state, start time in clock ticks)} of every process in /proc."""
@@ -34,8 +36,13 @@ def descendants(ancestor):
 
 
 def bearers(run_id=None):
-    """Return {pid: (start time, run id)} of this user's processes whose environment has a run's marker."""
-    return marked_by("ORCH_RUN_ID", run_id, os.getuid())
+    """Return {pid: (start time, run id)} of this user's processes whose environment has a run's marker: that of one run, or of
+    any run of this node. Nodes of a lab without namespaces, and the machine that they are on, see each other's processes."""
+    marked = marked_by("ORCH_RUN_ID", run_id, os.getuid())
+    for name in LAB_MARKS if run_id is None and marked else ():
+        mark, others = os.environ.get(name), marked_by(name, None, os.getuid())
+        marked = {pid: marked[pid] for pid in marked if others.get(pid, (0, None))[1] == mark}
+    return marked
 
 
 def marked_by(name, value=None, user=None):

@@ -8,7 +8,7 @@ group, and that was adopted by whatever adopts orphans here, may belong to the r
 import os
 
 from noderun.files import read_slice
-from noderun.processes import bearers, boot_id, name_of, processes
+from noderun.processes import boot_id, marked_by, name_of, processes
 from noderun.records import read_record, write_json
 from noderun.runs import runs_of, supervisor_lives
 
@@ -61,7 +61,7 @@ def strays_since(origin):
     """Return [[process id, name], ...] of the processes that began after a supervisor and whose origin cannot be told."""
     table = processes()
     new = {pid for pid, (_, state, start) in table.items() if start >= origin["ticks"] and state != "Z"}
-    others = set(ancestors_of(os.getpid())) | {os.getpid()} | set(bearers())
+    others = set(ancestors_of(os.getpid())) | {os.getpid()} | set(marked_by("ORCH_RUN_ID", None, os.getuid()))
     strays = []
     for pid in sorted(new):
         lineage = [pid]

@@ -1,12 +1,20 @@
-"""Spare hosts: they take the places of hosts that are unreachable, unfit or held, and the bench says which."""
+"""Spare hosts: they take the places of hosts that are unreachable, unfit, held or lost later, and the bench says which."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
-from tests.e2e.rig import LONG, QUICK, Controller
+from orchestrator.lab import faults, machine
+from tests.e2e.rig import LONG, QUICK, SMALL, Controller
 from tests.support import judge
+
+
+def captures(controller: Controller, node: str) -> int:
+    """Return how often preflight has looked at a node lately, by the marks that it leaves in the work directory."""
+    home = Path(f"/proc/{controller.lab.node(node).pid}/root{machine.HOME}")
+    return len(list(home.glob(".orch-node/.capture-*")))
 
 
 def test_spares_replace_hosts_that_are_unreachable_unfit_or_held(controller: Controller) -> None:
@@ -16,8 +24,11 @@ def test_spares_replace_hosts_that_are_unreachable_unfit_or_held(controller: Con
         known.replace("hosts:\n", gone).replace("  node1:\n", "  node1:\n    vars: {python: /none}\n")
     )
     words = ("--hosts", "six.yaml", "--gpus", "1")
-    done = controller.orch("bench", *QUICK, *words, "--spares", "2", "--nodes", "3")
+    looks = captures(controller, "node3")
+    done = controller.orch("bench", *QUICK, *words, "--spares", "2", "--nodes", "3", "-v")
     assert done.code == 0, done
+    # The bench goes on with the connections and the facts by which the spares were chosen.
+    assert done.err.count("node3: connecting: ") == 1 and captures(controller, "node3") - looks == 1
     # The kernel may know already that nobody has this address, or not say so within the second.
     reason = "(no answer on port 22 within 1 s|no route to the host)"
     assert re.search(f"spare node3 in place of gone: {reason}", done.err), done
@@ -39,3 +50,39 @@ def test_spares_replace_hosts_that_are_unreachable_unfit_or_held(controller: Con
     assert held.code == 0 and "spare node4 in place of node1: another run holds this node: " in held.err, held
     process.terminate()
     assert controller.end(process, 60).code == 143
+
+
+def test_a_spare_takes_the_place_of_a_node_that_dies_in_mid_bench_and_all_repeats_are_on_the_same_nodes(
+    controller: Controller,
+) -> None:
+    known = controller.lab.inventory.read_text()
+    text = known.replace("    port: 22\n", "    port: 22\n    connect_timeout_s: 2\n").replace('    interface: "eth0"\n', "")
+    (controller.project / "cluster.yaml").write_text(text)
+    words = ("--hosts", "cluster.yaml", "-x", "node3", "--gpus", "1", "--nodes", "2", "--spares", "1", "--repeats", "2")
+    process = controller.start("bench", *SMALL, "--set", "compute_ms=50", "--steps", "40", *words)
+    judge.wait_for(
+        lambda: (
+            bool(list(controller.project.glob("runs/*/events.jsonl")))
+            and sum(event["event"] == "started" for event in controller.events()) == 2
+        ),
+        40,
+        "the second run does not start",
+    )
+    faults.crash(controller.lab, "node2")
+    done = controller.end(process, 60)
+    assert done.code == 0, done
+    record = json.loads((controller.bench / "bench.json").read_text())
+    assert record["replaced"] == {"node2": "node4"}
+    (note,) = record["notes"]
+    assert note.startswith("node4 in place of node2: ") and note.endswith("; 2 runs of its configurations are made again")
+    assert note in " ".join(done.out.split()), done.out
+    manifests = {run: json.loads((controller.bench / run / "manifest.json").read_text()) for run in record["runs"]}
+    hosts = [[slot["host"] for slot in manifest["placement"]["slots"]] for manifest in manifests.values()]
+    assert hosts == [["node1", "node4"]] * 2
+    events = controller.events()
+    assert [event["event"] for event in events if event["event"] in ("preflight", "superseded", "replaced")] == [
+        "preflight", "superseded", "superseded", "replaced",
+    ]  # fmt: skip
+    # No interface is in this inventory: the one of the route is found, and handed to the launch scripts.
+    facts = manifests[record["runs"][0]]["facts"]["node4"]["interface"]
+    assert (facts["name"], facts["why"]) == ("eth0", "the route to the other nodes")

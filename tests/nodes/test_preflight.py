@@ -39,14 +39,18 @@ def test_every_node_is_asked_and_its_line_is_among_its_facts(cluster: Any) -> No
     assert facts["a"]["gpus"] is None and facts["a"]["infiniband"] == [] and "standing" not in facts["a"]
 
 
-def test_the_master_is_asked_for_a_way_to_the_second_node_and_the_others_for_one_to_it(cluster: Any) -> None:
+def test_a_node_is_asked_for_its_way_to_the_master_and_to_a_few_others(cluster: Any, tmp_path: Path) -> None:
     requests = {name: noted(node) for name, node in cluster.nodes.items()}
     capture(cluster, None)
-    assert {name: asked[0]["peer"] for name, asked in requests.items()} == {
-        "a": "10.11.0.3",
-        "b": "10.11.0.2",
-        "c": "10.11.0.2",
+    assert {name: asked[0]["peers"] for name, asked in requests.items()} == {
+        "a": ["10.11.0.3", "10.11.0.4"],
+        "b": ["10.11.0.2", "10.11.0.4"],
+        "c": ["10.11.0.2", "10.11.0.3"],
     }
+    many = [FakeNode(Host(f"n{last}", f"10.11.0.{last}", gpus=0), tmp_path / f"n{last}") for last in range(2, 42)]
+    asked = noted(many[9])
+    capture(FakeCluster(many).open(), None, names=["n11"])
+    assert asked[0]["peers"] == ["10.11.0.2", "10.11.0.12", "10.11.0.10", "10.11.0.31"]
 
 
 def test_the_framework_is_probed_by_its_own_interpreter_and_briefly_only_looked_up(cluster: Any, tmp_path: Path) -> None:
@@ -56,11 +60,11 @@ def test_the_framework_is_probed_by_its_own_interpreter_and_briefly_only_looked_
     capture(alone, FRAMEWORK)
     facts, _ = capture(alone, FRAMEWORK, briefly=True)
     whole, brief = requests
-    assert (whole["python"], whole["probe"], whole["data_dir"], whole["peer"]) == (
+    assert (whole["python"], whole["probe"], whole["data_dir"], whole["peers"]) == (
         ["/opt/python"],
         FRAMEWORK.probe,
         "/data",
-        None,
+        [],
     )
     assert "distributions" not in whole and brief["distributions"] == list(FRAMEWORK.distributions)
     assert set(facts["z"]["standing"]) == {"machine", "paths"}

@@ -51,6 +51,18 @@ def test_logs_and_step_times_of_two_runs_are_never_equal(bench: BenchDir) -> Non
     assert qualifications(bench, log(900), log(900, 0.500002), log(900, 0.500004)) == ()
 
 
+def test_repeats_on_different_hosts_are_named(bench: BenchDir) -> None:
+    def elsewhere(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        planned["facts"] = {f"other-{host}": facts for host, facts in planned["facts"].items()}
+
+    built = [build(bench, "r1"), build(bench, "r2", elsewhere, repeat=2), build(bench, "r3", repeat=3)]
+    runs = [read_run(run) for run in built]
+    assert all(run.facts for run in runs)
+    (note,) = [note for row in summarize(runs).rows for note in row.qualifications if "hosts" in note]
+    assert note.startswith("repeats ran on different hosts: 1, 3 on ") and "; 2 on other-" in note
+    assert not [note for row in summarize(runs[::2]).rows for note in row.qualifications if "hosts" in note]
+
+
 @pytest.mark.parametrize(("narrow_s", "told"), [(0.6, "fp16 but slower than fp32 (128.00 samples/s)"), (0.505, ""), (0.3, "")])
 def test_a_narrow_type_that_is_slower_than_a_wide_one_is_doubted(bench: BenchDir, narrow_s: float, told: str) -> None:
     def wide(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -61,21 +61,36 @@ def training(spec: RunSpec, *, after_s: float = 0.02, step_s: float = 0.5) -> Pr
 
 
 class FakeBench:
-    """A bench of one cell, ``2n1g``, on the nodes a and b; ``schedule`` as in `Schedule`."""
+    """A bench of one cell, ``2n1g``, on the nodes a and b; ``schedule`` as in `Schedule`. ``spares`` are further nodes, and
+    ``nodes`` other sizes than 2."""
 
-    def __init__(self, directory: Path, *, limits: Limits = LIMITS, **schedule: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        limits: Limits = LIMITS,
+        spares: Sequence[str] = (),
+        nodes: tuple[int, ...] = (2,),
+        **schedule: Any,
+    ) -> None:
         self.source = directory / "cluster.yaml"
-        self.source.write_text(INVENTORY)
+        further = "".join(f"  {name}: {{address: 10.11.0.{last}}}\n" for last, name in enumerate(spares, 4))
+        self.source.write_text(INVENTORY + further)
         inventory = open_inventory(str(self.source))
-        self.hosts, self.secrets = inventory.hosts, inventory.secrets
+        self.hosts, self.secrets = inventory.hosts[:2], inventory.secrets
+        self.spares = inventory.hosts[2:]
         self.folder = FOLDER
-        request = Request("resnet50", nodes=(2,), gpus=(1,), single={"steps": 6, "warmup_steps": 1})
-        (self.spec,) = checked_specs(request, [self.folder], self.hosts)
-        self.plan = Bench("bench-1", (self.spec,), {"simulated": self.folder}, Schedule(**{"repeats": 1, **schedule}))
-        record = bench_record(self.plan, {}, self.hosts, str(self.source), self.secrets, limits, (), ["orch"])
+        request = Request("resnet50", nodes=nodes, gpus=(1,), single={"steps": 6, "warmup_steps": 1})
+        specs = checked_specs(request, [self.folder], self.hosts)
+        self.spec = specs[0]
+        self.plan = Bench("bench-1", tuple(specs), {"simulated": self.folder}, Schedule(**{"repeats": 1, **schedule}))
+        record = bench_record(
+            self.plan, {}, self.hosts, str(self.source), self.secrets, limits, (), ["orch"], spares=self.spares
+        )
         self.bench = BenchDir.create(directory / "runs", record.as_dict())
-        self.nodes = {host.name: FakeNode(host, directory / host.name, training(self.spec)) for host in self.hosts}
-        self.a, self.b = self.nodes.values()
+        everyone = [*self.hosts, *self.spares]
+        self.nodes = {host.name: FakeNode(host, directory / host.name, training(self.spec)) for host in everyone}
+        self.a, self.b, *_ = self.nodes.values()
         self.cluster: Any = FakeCluster(list(self.nodes.values()), inventory.redaction())
         self.limits = limits
         self.interrupt = Interrupt()
@@ -116,7 +131,7 @@ class FakeBench:
 
     def controller(self, **more: Any) -> Controller:
         """Return the controller that begins this bench."""
-        arguments = {"borrowed": (), "argv": ["orch"], **more}
+        arguments = {"borrowed": (), "argv": ["orch"], "spares": self.spares, **more}
         return Controller.begin(self.bench, self.plan, self.cluster, self.limits, **arguments)
 
     @contextmanager

@@ -231,7 +231,7 @@ class FakeNode:
             "held_by": None, "workdir_first": f"{self.host.name} in {capture}", "disk_free_inodes": None,
             "load": {"count": 8, "busy_s": 0.0, "own_s": 0.0, "switches": [0, 0], "seconds": 0.1},
         }  # fmt: skip
-        if request.get("peer"):
+        if request.get("peers"):
             facts["route"] = {"interface": "eth0", "mtu": 1500, "speed_mbit": 10000, "kind": "1", "to": "", "local": False}
         packed = base64.b64encode(zlib.compress(json.dumps(told).encode())).decode()
         standing = {"machine": self.machine, "paths": dict(self.paths)}
@@ -255,6 +255,24 @@ class FakeCluster:
             raise Faults(errors)
         for name in missing:
             self.reconnect(name)
+        return self
+
+    def open_what_answers(self) -> dict[str, OrchError]:
+        missing = [host.name for host in self.hosts if host.name not in self.nodes or not self.nodes[host.name].transport.alive]
+        errors = {}
+        for name in missing:
+            try:
+                self.reconnect(name)
+            except OrchError as error:
+                errors[name] = error
+        return errors
+
+    def keep(self, hosts: Sequence[Host]) -> FakeCluster:
+        self.hosts = tuple(hosts)
+        names = [host.name for host in hosts]
+        for name in [name for name in self.nodes if name not in names]:
+            self.nodes.pop(name).close()
+        self.machines = {name: self.machines[name] for name in names}
         return self
 
     def reconnect(self, name: str) -> FakeNode:

@@ -34,6 +34,7 @@ __all__ = [
     "ALL",
     "FASTER",
     "MARGIN",
+    "SAME",
     "SLOWER",
     "TOO_FEW",
     "CellPair",

@@ -97,6 +97,8 @@ def _refused(match: re.Match[str], log: str) -> _Words:
     tried = re.findall(r"^debug1: Offering public key: (\S+) \S+ (SHA256:\S+)", log, re.MULTILINE)
     keys = f"; offered keys: {', '.join(' '.join(key) for key in dict.fromkeys(tried))}" if tried else ""
     hint = "orch -v shows each step; is it the right user, key and password?"
+    if "gssapi" in match[1] and "publickey" not in match[1]:
+        hint = "get a ticket with kinit (klist shows it); does your ssh configuration set GSSAPIAuthentication yes for it?"
     return "auth_failed", f"the host refused user {{user}}; it accepts {match[1].replace(',', ', ')}{keys}", hint
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentSSH
 
 from orchestrator.errors import TransportError
@@ -120,7 +121,7 @@ def _load(endpoint: Endpoint, path: Path) -> paramiko.PKey | None:
         raise endpoint.error("auth_failed", f"key file {path}: {error.strerror}", "check its owner and mode") from error
     except (paramiko.PasswordRequiredException, TypeError):  # the latter from the cryptography package
         return None
-    except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, ValueError) as error:
+    except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, UnsupportedAlgorithm, ValueError) as error:
         if _is_of_a_token(path):
             raise endpoint.beyond(
                 "auth_failed", f"key file {path} belongs to a FIDO token, which paramiko cannot use"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,20 @@ def test_a_gate_lets_pass_what_is_not_slower_than_allowed(project: Project, made
     )
     strict = project.orch("gate", "--baseline", "a", "b", "--max-regression", "1%")
     assert strict.returncode == 5 and "-2.0%" in strict.stdout
+
+
+def test_a_baseline_that_one_bench_lends_to_the_other_is_no_doubt_of_a_gate(project: Project, made: Made) -> None:
+    lent = made("lent", 0.5)
+    for name, seconds in (("a", 0.5), ("b", 0.5005)):
+        bench = made(name, seconds, change=options(compile=True))
+        for run in lent.runs():
+            shutil.copytree(run.path, bench.path / run.run_id)
+        bench.change(lambda record: replace(record, runs=(*record.runs, *lent.record().runs)))
+    done = project.orch("gate", "--baseline", "a", "b")
+    assert done.returncode == 0 and "same runs" in done.stdout, done
+    shutil.copytree(lent.path, project.path / "copy")
+    copied = project.orch("gate", "--baseline", "copy", "lent")
+    assert copied.returncode == 6 and "same runs" in copied.stderr
 
 
 def test_a_gate_ends_with_5_on_a_regression_larger_than_allowed(project: Project, made: Made) -> None:

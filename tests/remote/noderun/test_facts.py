@@ -83,7 +83,7 @@ def asked_for_facts(machine: Machine, **more: Any) -> tuple[dict[str, Any], dict
 
 
 def test_the_way_to_an_address_and_the_limits_are_the_kernels_own(machine: Machine) -> None:
-    facts, told = asked_for_facts(machine, peer="127.0.0.1")
+    facts, told = asked_for_facts(machine, peers=["127.0.0.1"])
     assert (facts["route"]["interface"], facts["route"]["local"], facts["route"]["mtu"]) == (
         "lo",
         True,
@@ -97,7 +97,7 @@ def test_the_way_to_an_address_and_the_limits_are_the_kernels_own(machine: Machi
 
 
 def test_a_name_that_does_not_resolve_has_no_route(machine: Machine) -> None:
-    assert asked_for_facts(machine, peer="no-such-host.invalid")[0]["route"] is None
+    assert asked_for_facts(machine, peers=["no-such-host.invalid"])[0]["route"] is None
     assert "route" not in asked_for_facts(machine)[0]
 
 

@@ -66,6 +66,21 @@ def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: M
     assert line.process.wait(5) == 0
 
 
+def test_all_runs_of_a_node_are_none_of_another_node_of_the_same_machine(machine: Machine, tmp_path: Path) -> None:
+    other, bare = Machine(tmp_path / "other"), {**os.environ, "ORCH_RUN_ID": f"{RUN}-c"}
+    machine.start(f"{RUN}-a", SLEEP)
+    other.start(f"{RUN}-b", SLEEP)
+    with subprocess.Popen(["sleep", "60"], env=bare) as outside:  # a run of the machine itself, in no lab
+        try:
+            assert list(machine.ask("status")["runs"]) == [f"{RUN}-a"]
+            assert machine.ask("stop", grace_s=0.2, reason="now") == {"stopped": [f"{RUN}-a"], "left": []}
+            assert not bearing(f"{RUN}-a") and bearing(f"{RUN}-b") and outside.poll() is None
+            assert other.ask("stop", run=f"{RUN}-b", grace_s=0.2, reason="now")["left"] == []
+        finally:
+            outside.kill()
+            other.close()
+
+
 def test_where_a_supervisor_is_gone_without_a_goodbye_the_line_ends(machine: Machine) -> None:
     line = machine.start(RUN, SLEEP)
     os.kill(supervisors(machine.folder(RUN))[0], signal.SIGKILL)

@@ -65,6 +65,13 @@ def test_a_run_leaves_its_samples_among_its_logs_with_their_digest(machine: Mach
     assert not samplers(machine) and not (machine.folder(RUN) / ".orch-samples").exists()
 
 
+def test_no_two_samples_are_of_the_same_millisecond(machine: Machine) -> None:
+    """The first and the last of a run that is over at once may be; so are most here."""
+    machine.start(RUN, rank("import time; time.sleep(1)"), telemetry={**REAL, "period_s": 1e-5}).wait_for("ended")
+    samples = telemetry_of((machine.folder(RUN) / "logs" / "telemetry.jsonl").read_bytes(), "node1")
+    assert samples and len(samples.times) > 10
+
+
 def test_without_the_order_nothing_is_sampled(machine: Machine) -> None:
     record = machine.start(RUN, "#!/bin/bash\nsleep 1.2\n", telemetry=False).wait_for("ended")["record"]
     assert "telemetry.jsonl" not in record["files"] and record["state"] == "finished"

@@ -1,0 +1,51 @@
+"""What a command connects to before it knows all hosts of its work, and what that work goes on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.api.selection import Selection
+
+if TYPE_CHECKING:
+    from orchestrator.inventory import Host
+    from orchestrator.nodes.cluster import Cluster
+
+__all__ = ["Opened"]
+
+
+@dataclass(slots=True)
+class Opened:
+    """The connections that a command has opened so far, facts of their hosts by framework, and spares that are fit.
+
+    Use as a context manager: leaving it closes the connections, unless they were handed on.
+    """
+
+    cluster: Cluster | None = None
+    facts: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    spares: tuple[Host, ...] = ()
+
+    def of(self, selection: Selection, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
+        """Return connections to some hosts, or to those of a selection; the ones that are open stay so, others are not
+        opened."""
+        self.cluster = self.cluster or selection.cluster(accept_new)
+        return self.cluster.keep(hosts or selection.hosts)
+
+    def handed_on(self, selection: Selection, accept_new: bool, hosts: Sequence[Host]) -> Cluster:
+        """Return connections as `of` does; the caller closes them."""
+        cluster, self.cluster = self.of(selection, accept_new, hosts), None
+        return cluster
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self.cluster:
+            self.cluster.close()
+        self.cluster = None
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,90 @@
+"""Whether hosts are fit for the runs of a bench: what preflight captures of them, and what it finds wrong with each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.checks import Check, same_machine, unfit
+from orchestrator.checks.judge import among, judge
+from orchestrator.errors import OrchError, RunError
+from orchestrator.inventory import Host
+from orchestrator.nodes.cluster import Cluster
+from orchestrator.nodes.preflight import capture
+from orchestrator.plan import Framework
+from orchestrator.plan.bench import PlannedRun
+
+__all__ = ["Kind", "Look", "kinds_of", "look_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The runs of one framework: the most ranks on a node (None: not known yet), whether they read a data set, and the
+    container that replaces that of the hosts, one choice for all runs of a bench."""
+
+    framework: Framework
+    ranks: int | None = None
+    with_data: bool = True
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The facts of hosts for one framework, the checks on these, and by host what keeps it from a run."""
+
+    framework: str
+    facts: dict[str, dict[str, Any]]
+    checks: list[Check]
+    faults: dict[str, list[OrchError]]
+
+    @property
+    def errors(self) -> list[OrchError]:
+        """All faults."""
+        return [error for errors in self.faults.values() for error in errors]
+
+    def against(self, host: str) -> list[OrchError]:
+        """Return what keeps a host from a run now: its faults, and that another run holds it."""
+        holder = self.facts.get(host, {}).get("held_by")
+        busy = [RunError(f"another run holds this node: {holder}", kind="node_busy", host=host)] if holder else []
+        return [*self.faults.get(host, ()), *busy]
+
+
+def kinds_of(runs: Iterable[PlannedRun]) -> list[Kind]:
+    """Return the kinds of runs, one for each framework."""
+    by_name: dict[str, list[PlannedRun]] = {}
+    for run in runs:
+        by_name.setdefault(run.folder.framework.name, []).append(run)
+    return [
+        Kind(
+            alike[0].folder.framework,
+            max(run.spec.gpus for run in alike),
+            any(run.spec.loader != "synthetic" for run in alike),
+            alike[0].spec.container,
+        )
+        for alike in by_name.values()
+    ]
+
+
+def look_at(
+    cluster: Cluster,
+    kind: Kind,
+    hosts: Sequence[Host],
+    asked: Sequence[Host] | None = None,
+    seen: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Look:
+    """Return what preflight finds on hosts that are connected. ``asked``: only these; ``seen`` are facts that are known
+    already, in place of asking."""
+    if seen is None:
+        names = None if asked is None else [host.name for host in asked]
+        facts, errors = capture(cluster, kind.framework, with_data=kind.with_data, container=kind.container, names=names)
+    else:
+        facts, errors = {name: dict(values) for name, values in seen.items()}, {}
+    faults: dict[str, list[OrchError]] = {name: [error] for name, error in errors.items()}
+    checks = [
+        check for host in hosts if host.name in facts for check in judge(host, facts[host.name], kind.framework, kind.ranks)
+    ]
+    checks += among(facts)
+    for error in [*same_machine(facts), *unfit(checks)]:
+        faults.setdefault(error.host, []).append(error)
+    return Look(kind.framework.name, facts, checks, faults)

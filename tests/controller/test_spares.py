@@ -1,0 +1,147 @@
+"""Spares in mid-bench: a host that is lost is replaced, and no cell has repeats on different hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.controller.events import Decided, RunBegun, RunOver, Started
+from orchestrator.controller.pace import Pace
+from orchestrator.controller.spares import lost_hosts
+from orchestrator.errors import Faults, RunError, TransportError
+from orchestrator.inventory.hosts import Host
+from orchestrator.record.journal import Event
+from orchestrator.record.owed import reopen
+from orchestrator.results.bench import read_bench
+from tests.support.fake_bench import IMPATIENT, FakeBench, training
+from tests.support.fake_supervisor import Rank
+
+
+def conducted(rig: FakeBench) -> list[tuple[int, str, str]]:
+    errors, _ = rig.controller().conduct(rig.show)
+    return [(error.exit_code, error.kind, error.host) for error in errors]
+
+
+def at_start(rig: FakeBench, number: int, fault: Callable[[], Any]) -> None:
+    """Let something happen when the run of this number, from 1, has started, which never ends by itself."""
+    begun = 0
+
+    def begins() -> None:
+        nonlocal begun
+        begun += 1
+        event = rig.shown[-1]
+        assert isinstance(event, RunBegun)
+        rig.runs((lambda order: {order["node_rank"]: Rank()}) if begun == number else training(event.run.spec))
+
+    rig.when[RunBegun] = begins
+    rig.when[Started] = lambda: fault() if begun == number else None
+
+
+def hosts_of(rig: FakeBench) -> dict[str, list[str]]:
+    """Return the hosts of every run that counts."""
+    return {
+        run.run_id.partition("resnet50-")[2].replace("-fp32-", " "): [
+            slot["host"] for slot in run.manifest_content()["placement"]["slots"]
+        ]
+        for run in rig.bench.runs()
+    }
+
+
+def test_a_node_that_dies_in_mid_bench_is_replaced_and_its_cell_is_measured_again_from_the_first_repeat(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=IMPATIENT, repeats=3, spares=["c"])
+    at_start(rig, 2, lambda: setattr(rig.b, "silent", True))
+    assert conducted(rig) == []
+    assert hosts_of(rig) == {"2n1g r1-a2": ["a", "c"], "2n1g r2-a2": ["a", "c"], "2n1g r3": ["a", "c"]}
+    record = rig.bench.record()
+    assert record.replaced == {"b": "c"} and record.spares == ("c",)
+    (note,) = record.notes
+    assert note.startswith("c in place of b: no sign of life for 0.4 s") and note.endswith(
+        "; 2 runs of its configurations are made again"
+    )
+    (event,) = [entry for entry in rig.bench.events() if entry.event == Event.REPLACED]
+    assert (event.fields["host"], event.fields["by"]) == ("b", "c")
+    assert any(isinstance(shown, Decided) and note in shown.notes for shown in rig.shown)
+    # What was measured on the lost host is kept, and does not count.
+    assert len(read_bench(rig.bench)) == 3 and len(rig.bench.runs(superseded=True)) == 5
+
+
+def test_cells_that_were_not_on_the_lost_host_stay_as_they_are(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=IMPATIENT, repeats=2, nodes=(1, 2), spares=["c"])
+    at_start(rig, 3, lambda: setattr(rig.b, "silent", True))
+    assert conducted(rig) == []
+    pairs = {"2n1g r1-a2": ["a", "c"], "2n1g r2-a2": ["a", "c"]}
+    assert hosts_of(rig) == {"1n1g r1": ["a"], "1n1g r2": ["a"], **pairs}
+
+
+def test_a_host_that_is_lost_between_two_runs_is_replaced_and_a_run_without_it_stays(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=IMPATIENT, repeats=2, nodes=(1, 2), spares=["c"])
+    at_start(rig, 0, lambda: None)
+
+    def fault() -> None:
+        event = rig.shown[-1]
+        if isinstance(event, RunOver) and event.index == 0:
+            rig.b.away = True
+            rig.b.break_lines()
+
+    rig.when[RunOver] = fault
+    assert conducted(rig) == []
+    assert hosts_of(rig) == {"1n1g r1": ["a"], "1n1g r2": ["a"], "2n1g r1": ["a", "c"], "2n1g r2": ["a", "c"]}
+    assert rig.bench.record().superseded == {} and rig.bench.record().replaced == {"b": "c"}
+
+
+def test_a_bench_goes_on_later_with_the_hosts_that_it_had_last(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=IMPATIENT, repeats=2, spares=["c", "d"])
+    at_start(rig, 1, lambda: setattr(rig.b, "silent", True))
+    assert conducted(rig) == []
+    opened = reopen(rig.bench)
+    assert [host.name for host in opened.hosts] == ["a", "c"] and [host.name for host in opened.spares] == ["d"]
+
+
+@pytest.mark.parametrize("what", ["away", "unfit", "held"])
+def test_a_spare_that_is_not_fit_takes_no_place_and_the_next_one_does(tmp_path: Path, what: str) -> None:
+    rig = FakeBench(tmp_path, limits=IMPATIENT, repeats=2, spares=["c", "d"])
+
+    def fault() -> None:
+        rig.b.silent = True
+        if what == "away":
+            rig.nodes["c"].away = True
+            rig.nodes["c"].break_lines()
+        elif what == "unfit":
+            rig.nodes["c"].facts = {"disk_error": "Read-only file system"}
+        else:
+            rig.nodes["c"].facts = {"held_by": "run r9 of ann@desk"}
+
+    at_start(rig, 1, fault)
+    assert conducted(rig) == []
+    assert set(map(tuple, hosts_of(rig).values())) == {("a", "d")}
+
+
+def test_without_a_spare_that_is_fit_the_bench_ends_as_without_spares(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=IMPATIENT, repeats=2, spares=["c"])
+    rig.nodes["c"].facts = {"disk_error": "Read-only file system"}
+    at_start(rig, 2, lambda: setattr(rig.b, "silent", True))
+    assert conducted(rig) == [(3, "node_lost", "b")]
+    assert rig.bench.record().replaced == {} and set(map(tuple, hosts_of(rig).values())) == {("a", "b")}
+
+
+def test_nothing_is_planned_again_without_time_for_it_in_the_budget(tmp_path: Path) -> None:
+    rig, now = FakeBench(tmp_path, repeats=3, budget_s=3600.0, spares=["c"]), [0.0]
+    pace = Pace(rig.bench, rig.plan, (), rig.observe, lambda: now[0])
+    now[0] = 3601.0
+    assert pace.again(rig.first, lambda spec: True) is None and rig.bench.record().superseded == {}
+    now[0] = 10.0
+    assert pace.again(rig.first, lambda spec: True) == 1 and list(rig.bench.record().superseded) == [rig.first.run_id]
+
+
+def test_a_failed_program_is_no_lost_host_nor_is_a_host_with_another_key() -> None:
+    hosts = [Host("a", "10.11.0.2"), Host("b", "10.11.0.3")]
+    gone = TransportError("no route", kind="host_unreachable", host="b")
+    assert lost_hosts(hosts, RunError("rank 0", kind="rank_failed", host="a"), {}) == {}
+    assert lost_hosts(hosts, RunError("the node runner was killed", kind="node_lost", host="a"), {}) == {}
+    assert lost_hosts(hosts, RunError("rank 0", kind="rank_failed", host="a"), {"b": gone}) == {"b": gone}
+    assert lost_hosts(hosts, Faults([gone]), {"c": gone}) == {"b": gone}
+    changed = TransportError("changed", kind="host_key_changed", host="a")
+    assert lost_hosts(hosts, changed, {"b": gone}) == {}
