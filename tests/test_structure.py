@@ -41,7 +41,7 @@ MAY_USE = {
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks results analysis",
     "lab": "inventory",
-    "api": "analysis checks controller inventory logs nodes opened plan record report results transport",
+    "api": "inventory logs plan checks record transport nodes results analysis controller report",
     "cli": "inventory logs plan checks record transport nodes results analysis controller report lab api",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
@@ -53,7 +53,7 @@ DOORS = {
         "published/foreign published/language published/language_doubts published/nearest published/reference "
         "published/rules published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
-    "api": "allocation bench find plan prepare progress selection",
+    "api": "allocation bench find opened plan prepare progress selection",
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
     "cli": "process",
     "controller": "busy controller earlier events fitness peer stopping",
