@@ -48,9 +48,10 @@ MAY_USE = {
 DOORS = {
     "analysis": (
         "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state compare/causes "
-        "compare/cells compare/suspects explain/prediction hang/verdict history published/doubts published/folders "
-        "published/foreign published/language published/language_doubts published/nearest published/reference "
-        "published/rules published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
+        "compare/cells compare/suspects explain/prediction hang/activity hang/verdict history published/doubts "
+        "published/folders published/foreign published/language published/language_doubts published/nearest "
+        "published/reference published/rules published/schema published/tables tune/answer tune/candidates tune/halving "
+        "tune/state"
     ),
     "checks": "among check differences facts gpu_states gpus judge load",
     "cli": "process",
@@ -64,12 +65,12 @@ DOORS = {
         "spec suite suite_files transformer trial variables words"
     ),
     "record": (
-        "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence hang_report journal manifest "
-        "node_record node_states owed project refused removal reread rundir sealed signature state_file submission "
+        "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence hang_report hang_verdict journal "
+        "manifest node_record node_states owed project refused removal reread rundir sealed signature state_file submission "
         "telemetry"
     ),
     "report": (
-        "accept bisect cells checks compare explain formats/json history html/certificate profile published "
+        "accept bisect cells checks compare explain formats/json hang history html/certificate profile published "
         "published_language terminal text trend tune"
     ),
     "results": (

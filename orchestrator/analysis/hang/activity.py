@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.record.hang_report import Collective, RankSeen
 
-__all__ = ["ANY_TIME", "Activity", "activity", "listed"]
+__all__ = ["ANY_TIME", "Activity", "activity", "listed", "main_stack"]
 
 ANY_TIME = ("start", "compile", "checkpoint", "evaluate", "end")
 """Phases of which a rank says that they may take any time."""
@@ -119,6 +119,12 @@ def _frames(seen: RankSeen) -> list[str]:
     if not named:
         return []
     return named[0] if "MainThread" in "".join(seen.python[:4]) else named[-1]
+
+
+def main_stack(seen: RankSeen) -> tuple[str, ...]:
+    """Return the main thread's stack, innermost first: the last that faulthandler writes, the first that py-spy does."""
+    starts = [number for number, line in enumerate(seen.python) if line.startswith(("Thread ", "Current thread "))]
+    return seen.python[starts[-1] + 1 if starts else 0 :]
 
 
 def _innermost(seen: RankSeen) -> str:
