@@ -15,7 +15,7 @@ import time
 
 from noderun.amd import AmdGpus
 from noderun.control import die_with_parent
-from noderun.counters import Interfaces, Packages, PortErrors, Ports, Usage
+from noderun.counters import Interfaces, Packages, PortErrors, Ports, Quota, Usage
 from noderun.foreign import Foreign
 from noderun.nvml import NvidiaErrors, NvidiaEvents, NvidiaGpus, NvidiaProcesses, nvidia_devices
 
@@ -101,9 +101,10 @@ def as_line(value):
 def sources_of(wanted, describe, tell):
     """Return the sources of this node. ``describe`` takes what the header says of them, ``tell`` events.
 
-    Each has a share of 0.19 % of a core, the most for what is worth most.
+    Each has a share of 0.2 % of a core, the most for what is worth most.
     """
     shares = [(Usage(), 1.0, 0.00015), (Packages(describe), 1.0, 0.0001), (Interfaces(describe), 1.0, 0.0001)]
+    shares.append((Quota(), 2.0, 0.0001))
     shares += [(Ports(describe), 1.0, 0.00015), (PortErrors(), 10.0, 0.0001), (Foreign(wanted, tell), 10.0, 0.0002)]
     if wanted.get("device") == "cuda":
         devices = nvidia_devices(wanted.get("devices", ""), describe)
