@@ -76,7 +76,7 @@ DOORS = {
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
         "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/throughput planned read "
-        "series summary tally telemetry/use values"
+        "series summary tally telemetry/doubts telemetry/use values"
     ),
     "transport": "connections",
 }
