@@ -74,6 +74,12 @@ def test_a_hang_has_the_verdict_and_what_each_rank_did(tmp_path: Path) -> None:
     assert suspicion.after_s == pytest.approx(42.5) and suspicion.words.startswith("no step for 4.7 s: rank 2 on node2")
 
 
+def test_the_stack_of_the_main_thread_is_the_first_that_py_spy_writes(tmp_path: Path) -> None:
+    by_py_spy = ['Thread 7 (active): "MainThread"', "    step (t.py:3)", 'Thread 8 (idle): "pin"', "    wait (queue.py:1)"]
+    hang = of_bench(hung(tmp_path, reports=[[seen(0, python=by_py_spy), seen(1, python=[])], REPORTS[1]]))
+    assert (hang.seen[0].stack, hang.seen[1].stack) == (("step (t.py:3)",), ())
+
+
 def test_nobody_is_named_afterwards_whom_no_controller_named(tmp_path: Path) -> None:
     hang = of_bench(hung(tmp_path, outcome={}))
     assert (hang.kind, hang.host, hang.ranks, hang.sentence) == ("", "", (), "")
