@@ -95,7 +95,36 @@ def _doubts(uses: Sequence[RunUse | None]) -> list[_Doubt]:
             before, count = found.get(text, (set(), 0))
             found[text] = before | hosts, count + 1
     doubts = [_Doubt(f"{text} on {fold(sorted(hosts))}", frozenset(hosts), count) for text, (hosts, count) in found.items()]
-    return [*doubts, *_less_power(sampled)]
+    return [*doubts, *_taken(sampled), *_less_power(sampled)]
+
+
+def _taken(uses: Sequence[RunUse]) -> list[_Doubt]:
+    """Return a doubt about the nodes that had less of their processors than they have, with how much in the worst run."""
+    doubts = []
+    for share_of, words in _TAKEN.items():
+        cases = [(place, node.host, share_of(node)) for place, use in enumerate(uses) for node in use.nodes]
+        taken = [(place, host, share) for place, host, share in cases if share >= _WORTH]
+        if taken:
+            hosts = {host for _, host, _ in taken}
+            text = f"{words.format(max(share for *_, share in taken))} on {fold(sorted(hosts))}"
+            doubts.append(_Doubt(text, frozenset(hosts), len({place for place, *_ in taken})))
+    return doubts
+
+
+def _held(node: NodeUse) -> float:
+    return node.held or 0.0
+
+
+def _stolen(node: NodeUse) -> float:
+    return (node.stolen_cores or 0.0) / max(1, node.processors)
+
+
+_TAKEN = {
+    _held: "a limit of processor time (cpu.max) held its processes in {:.0%} of all periods",
+    _stolen: "a hypervisor gave {:.0%} of the processors to other machines",
+}
+_WORTH = 0.05
+"""Share of periods, or of processors."""
 
 
 def _strangers(node: NodeUse) -> list[str]:
