@@ -1,11 +1,12 @@
 """How often a rank that is slower by 5, 10 or 20 % is named, and how often one is named where none is slower.
 
-    orch lab up --nodes 4 && orch lab exec -- python benchmarks/slow_ranks.py [--how sleep,work] [--trials 20]
+    orch lab up --nodes 4 && orch lab exec -- python benchmarks/slow_ranks.py [--how sleep,work,quota] [--trials 20]
 
 A trial is a bench of some repeats in which one rank, another one each time, is slower: with `sleep`, a rank of `simulated`
 sleeps longer on four nodes; with `work`, a rank of `pytorch_lm` on two nodes computes longer in its forward pass, by a share
-of its own processor time (slowed/sitecustomize.py). A trial is right if exactly that rank is named, or none where none is
-slower. The machine's load is that of the last minute.
+of its own processor time (slowed/sitecustomize.py); with `quota`, its node may use less of a processor (cpu.max), by 1/1.2 for
+20 %, which binds only where the machine has a processor free for each rank. Ranks that compute are bound to a processor each.
+A trial is right if exactly that rank is named, or none where none is slower. The machine's load is that of the last minute.
 """
 
 from __future__ import annotations
@@ -23,9 +24,13 @@ from typing import Any
 
 import yaml
 
+from orchestrator import lab
+from orchestrator.lab import cgroups, faults
+
 HOW: dict[str, tuple[int, str]] = {
     "sleep": (4, "resnet50 -f simulated --steps 74 --warmup-steps 10 --set compute_ms=20 --set gradient_mb=0.1"),
-    "work": (2, "gpt-tiny -f pytorch_lm --steps 72 --warmup-steps 8 --batch-size 16 --set solo_steps=0"),
+    "work": (2, "gpt-tiny -f pytorch_lm --steps 56 --warmup-steps 8 --batch-size 48 --set solo_steps=0"),
+    "quota": (2, "gpt-tiny -f pytorch_lm --steps 56 --warmup-steps 8 --batch-size 48 --set solo_steps=0"),
 }
 """By how a rank is slowed: the number of nodes, and the words of the bench."""
 
@@ -52,9 +57,11 @@ def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any]
     """Return what was said of a bench with one slow rank; None if no run of it has a number."""
     nodes, words = HOW[how]
     rank = number % nodes
+    if how == "quota":
+        limit(rank, percent)
     with TemporaryDirectory() as project:
         inventory = Path(project) / "cluster.yaml"
-        inventory.write_text(slowed_inventory(rank, percent if how == "work" else 0.0), encoding="utf-8")
+        inventory.write_text(inventory_with(rank, percent if how == "work" else 0.0, nodes), encoding="utf-8")
         argv = ["bench", *words.split(), "--hosts", str(inventory), "--nodes", str(nodes), "--no-baseline", "--json"]
         argv += ["--repeats", str(repeats)]
         if how == "sleep":
@@ -71,7 +78,7 @@ def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any]
     if not rows or not rows[0]["n"]:
         print(f"{how} {percent:g} % rank {rank}: no number, {done.stderr[-300:]!r}", flush=True)
         return None
-    named = [text for text in rows[0]["qualifications"] if "longer to compute" in text]
+    named = [slow["words"] for slow in rows[0]["slow"] if slow["part"] == "compute"]
     right = [text for text in named if percent and text.startswith(f"rank {rank} on ")]
     excess = rows[0]["ranks"][rank]["excess"]
     of_rank = f"{excess['value']:+.1%} ({excess['low']:.1%} to {excess['high']:.1%})"
@@ -79,12 +86,25 @@ def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any]
     return {"right": bool(right) if percent else not named, "others": len(named) - len(right), "excess": excess, "load": load}
 
 
-def slowed_inventory(rank: int, percent: float) -> str:
-    """Return the lab's inventory, in which the node of a rank computes longer."""
-    inventory = yaml.safe_load(Path(os.environ["ORCH_HOSTS"]).read_text(encoding="utf-8"))
+def running() -> lab.Lab:
+    """Return the lab that this program was started in."""
+    return lab.load(Path(os.environ["ORCH_HOSTS"]).parents[2])
+
+
+def limit(rank: int, percent: float) -> None:
+    """Let the node of a rank use a processor for less of the time, and all others as they like."""
+    cgroups.release(running())
     if percent:
-        variables = {"PYTHONPATH": str(Path(__file__).parent / "slowed"), "SLOWED_PERCENT": str(percent)}
-        inventory["hosts"][f"node{rank + 1}"]["env"] = variables
+        faults.cpu(running(), f"node{rank + 1}", 100 / (1 + percent / 100))
+
+
+def inventory_with(rank: int, percent: float, ranks: int) -> str:
+    """Return the lab's inventory, in which each rank is bound to a processor, and that of one node computes longer."""
+    inventory = yaml.safe_load(Path(os.environ["ORCH_HOSTS"]).read_text(encoding="utf-8"))
+    for number in range(ranks):
+        slowed = str(percent if number == rank else 0.0)
+        variables = {"SLOWED_CPU": str(number % (os.cpu_count() or 1)), "SLOWED_PERCENT": slowed}
+        inventory["hosts"][f"node{number + 1}"]["env"] = {"PYTHONPATH": str(Path(__file__).parent / "slowed"), **variables}
     return str(yaml.safe_dump(inventory))
 
 

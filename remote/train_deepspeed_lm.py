@@ -1,16 +1,18 @@
 """Train a GPT-2 or Llama with DeepSpeed's engine (`deepspeed.initialize`, ZeRO 0 to 3), and print one line per step.
 
 Needs PyTorch 2.6 or newer, DeepSpeed (0.19.8 was run) and Python 3.10 or newer. Next to this file are the model (lm_models.py
-and what it needs), the tokens (lm_steps.py), and code shared with other programs: torch_ranks.py, torch_clock.py, trainer.py.
+and what it needs), the tokens (lm_steps.py), and code shared with other programs: torch_ranks.py, torch_clock.py,
+rank_parts.py, trainer.py.
 
 One process per device, which reads its rank from the environment, as torchrun sets it; DeepSpeed's own launcher is not needed:
 
     torchrun --standalone --nproc_per_node 8 train_deepspeed_lm.py --zero 3 --layers 12 --width 768 --heads 12 --mlp 3072 \\
         --vocab 50257 --norm layer --positions learned --max-positions 1024 --bias true --batch-size 16 --seq-len 1024
 
-Every rank prints one `orch rank=` line; rank 0 prints one `orch step=` line per step and `orch done {json}` at the end. Model,
-tokens and loss are those of train_lm.py, so that a step differs by DeepSpeed alone: what it does with types, gradients,
-optimizer state and, from ZeRO 3 on, parameters. The optimizer is PyTorch's AdamW, which needs no extension of DeepSpeed's.
+Every rank prints one `orch rank=` line, and `orch parts {json}` after the last step (rank_parts.py); rank 0 prints one `orch
+step=` line per step and `orch done {json}` at the end. Model, tokens and loss are those of train_lm.py, so that a step differs
+by DeepSpeed alone: what it does with types, gradients, optimizer state and, from ZeRO 3 on, parameters. The optimizer is
+PyTorch's AdamW, which needs no extension of DeepSpeed's.
 
 On a CPU, DeepSpeed compiles an extension for its collectives when it starts, where TORCH_EXTENSIONS_DIR says. A run that is
 stopped meanwhile leaves a file `lock` there, for which every later one waits without a word: remove it before the start.
@@ -22,7 +24,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import rank_progress
 import torch
@@ -32,8 +34,10 @@ from lm_loss import cross_entropy
 from lm_models import Arithmetic, Decoder, Shape, filled, turned
 from lm_parallel import Layout
 from lm_steps import COMPUTE, Tokens
+from rank_parts import RankParts
 from torch_clock import DeviceClock
 from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world
+from torch_stamps import unheard
 from trainer import Step
 
 # --- options --------------------------------------------------------------------------------------------------------------
@@ -65,6 +69,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches of a step")
     parser.add_argument("--seq-len", type=int, default=1024, help="tokens of a sequence")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
     parser.add_argument("--batches", type=int, default=2, help="different batches of tokens, taken in turn")
     parser.add_argument("--checkpointing", choices=["none", "full"], default="none", help="full: recompute each layer")
     parser.add_argument("--overlap", default="true", help="reduce gradients during the backward pass", **trainer.SWITCH)
@@ -84,6 +89,8 @@ def unusable(args: argparse.Namespace) -> str:
     for name in (*sizes, "batch_size", "accumulation", "steps", "batches", "threads"):
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
+    if not 0 <= args.warmup_steps < args.steps:
+        return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
     if not args.head_width and args.width % args.heads:
         return f"--heads: expected a divisor of --width {args.width}, or --head-width, got {args.heads}"
     if args.heads % (args.kv_heads or args.heads):
@@ -148,11 +155,16 @@ def engine_of(args: argparse.Namespace, decoder: Decoder, world_size: int) -> An
     return engine
 
 
-def taken(engine: Any, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Take a step of all micro-batches, each (batch, tokens); return the mean loss of the global batch."""
+def taken(engine: Any, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None]) -> torch.Tensor:
+    """Take a step of all micro-batches, each (batch, tokens); return the mean loss of the global batch.
+
+    ``stamp`` gets the end of the first forward pass: in every backward pass DeepSpeed may communicate, whatever is accumulated.
+    """
     losses = []
     for micro_tokens, micro_targets in zip(tokens, targets):
         loss = cross_entropy(engine(micro_tokens), micro_targets)
+        if not losses:
+            stamp("forward")
         engine.backward(loss)
         engine.step()
         losses.append(loss.detach())
@@ -170,10 +182,14 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
     batches = Tokens(args, Layout("ddp", 1, me.world_size, 1, 1), me.rank, device)
     samples = args.batch_size * args.accumulation * me.world_size
     clock: Any = DeviceClock(args.steps) if device.type == "cuda" else trainer.HostClock()
+    window = RankParts(args.warmup_steps + 1, args.steps)
+    stamp = unheard if args.zero == 3 else clock.stamp  # whose forward pass waits for the weights of other ranks
 
     def tell(finished: list[Step]) -> None:
         if me.rank == 0:
             trainer.say_steps(finished, samples)
+        for step in finished:
+            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s)
 
     prove_world(me, device)  # also the barrier before the first step
     start = clock.start()
@@ -182,9 +198,10 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
     for number in range(1, args.steps + 1):
         clock.begin()
         rank_progress.mark(number, "step")
-        loss = taken(engine, *batches[number])
+        loss = taken(engine, *batches[number], stamp)
         tell(clock.mark(number, loss, 1.0))
     tell(clock.rest())
+    trainer.say(window.line(me.rank))
     rank_progress.mark(args.steps, "end")
     if engine.global_steps != args.steps:
         raise RuntimeError(f"steps: expected {args.steps} updates, DeepSpeed counts {engine.global_steps}")

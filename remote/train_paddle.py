@@ -26,7 +26,7 @@ import socket
 import time
 from collections import deque
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import paddle
 import paddle.distributed as dist
@@ -36,6 +36,7 @@ from paddle import nn
 from paddle.distributed import fleet
 from paddle_images import batches
 from paddle_ranks import device_name, gather, identity, join, memory_bytes, mesh, prove_world, versions
+from rank_parts import RankParts
 from trainer import Identity, Step
 
 HALF_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
@@ -49,6 +50,7 @@ MODELS = {"resnet50": paddle.vision.models.resnet50, "vgg16": paddle.vision.mode
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = trainer.options(MODELS)
+    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
     parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="fp16 and bf16: AMP")
     parser.add_argument("--amp-level", choices=["O1", "O2"], default="O1", help="O2: weights in that type as well")
     parser.add_argument("--strategy", choices=["collective", "auto"], default="collective")
@@ -66,6 +68,8 @@ def unusable(args: argparse.Namespace) -> str:
     counts = ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers")
     if problem := trainer.unusable_values(args, counts):
         return problem
+    if not 0 <= args.warmup_steps < args.steps:
+        return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
     if args.device == "cuda" and not paddle.is_compiled_with_cuda():
         return f"--device: expected a Paddle built for CUDA, {paddle.__version__} is not"
     if problem := trainer.unusable_loader(args):
@@ -159,12 +163,14 @@ def unsharded(model: nn.Layer, images: Any) -> str:
     return copying[0] if copying else ""
 
 
-def take(args: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> tuple[Any, Any]:
-    """Take one step; return its loss, on the device, and the type of the model's output."""
+def take(args: argparse.Namespace, whole: Parts, images: Any, labels: Any, stamp: Callable[[str], None]) -> tuple[Any, Any]:
+    """Take one step; return its loss, on the device, and the type of the model's output. ``stamp`` gets the end of the forward
+    pass: gradients are averaged in the backward pass alone."""
     with whole.cast():
         output = whole.model(images)
         # Without the last axis: Paddle cannot convert labels that have it to the one-hot form that smoothing needs.
         loss = nn.functional.cross_entropy(output, labels.squeeze(-1), label_smoothing=args.label_smoothing)
+    stamp("forward")
     if whole.scaler is None:
         loss.backward()
         whole.optimizer.step()
@@ -176,6 +182,10 @@ def take(args: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> tu
     return loss.detach(), output.dtype
 
 
+def ignored(_: str) -> None:
+    """Record no moment."""
+
+
 class DeviceClock:
     """Timing of steps on a GPU, by events, so that the device's queue never runs empty for the sake of a log line.
 
@@ -184,7 +194,8 @@ class DeviceClock:
     """
 
     def __init__(self) -> None:
-        self.queued: deque[tuple[int, Any, Any]] = deque()
+        self.queued: deque[tuple[int, Any, Any, Any, Any]] = deque()
+        self.forward: Any = None
 
     def start(self) -> float:
         """Wait until the device is idle; return the monotonic clock."""
@@ -194,10 +205,20 @@ class DeviceClock:
         self.t = time.monotonic()
         return self.t
 
+    def begin(self) -> None:
+        """Record that the images of the next step are ready, or will be when the device gets here."""
+        self.begun = self._event()
+
+    def stamp(self, name: str) -> None:
+        """Record the end of a part of the step; only that of `forward` is kept."""
+        if name == "forward":
+            self.forward = self._event()
+
     def mark(self, number: int, loss: Any) -> list[Step]:
         """Record the end of a step that is still queued; return the steps that are finished by now."""
         on_host = loss._copy_to(paddle.CUDAPinnedPlace(), False)
-        self.queued.append((number, self._event(), on_host))
+        self.queued.append((number, self.begun, self.forward, self._event(), on_host))
+        self.forward = None
         return [self._oldest()] if len(self.queued) > 2 else []
 
     def rest(self) -> list[Step]:
@@ -210,11 +231,12 @@ class DeviceClock:
         return event
 
     def _oldest(self) -> Step:
-        number, event, loss = self.queued.popleft()
+        number, begun, forward, event, loss = self.queued.popleft()
         event.synchronize()
-        seconds = self.last.elapsed_time(event) / 1000.0
+        waited, seconds = (self.last.elapsed_time(end) / 1000.0 for end in (begun, event))
+        computed = None if forward is None else begun.elapsed_time(forward) / 1000.0
         self.last, self.t = event, self.t + seconds
-        return Step(number, self.t, seconds, float(loss))
+        return Step(number, self.t, seconds, float(loss), waited, compute_s=computed)
 
 
 # --- main -----------------------------------------------------------------------------------------------------------------
@@ -225,7 +247,16 @@ def train(args: argparse.Namespace, me: Identity) -> dict[str, Any]:
     whole = parts(args, me.world_size)
     data = batches(args, me)
     samples = args.batch_size * me.world_size
-    clock = DeviceClock() if args.device == "cuda" else trainer.HostClock()
+    clock: Any = DeviceClock() if args.device == "cuda" else trainer.HostClock()
+    window = RankParts(args.warmup_steps + 1, args.steps)
+    stamp = ignored if args.strategy == "auto" else clock.stamp  # whose forward pass may communicate too
+
+    def tell(finished: list[Step]) -> None:
+        if me.rank == 0:
+            trainer.say_steps(finished, samples)
+        for step in finished:
+            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s)
+
     if args.strategy == "auto" and me.world_size > 1:
         layer = unsharded(whole.model, next(data)[0])
         if layer:
@@ -241,15 +272,13 @@ def train(args: argparse.Namespace, me: Identity) -> dict[str, Any]:
     for number in range(1, args.steps + 1):
         rank_progress.mark(number, "input")
         images, labels = next(data)
+        clock.begin()
         rank_progress.mark(number, "step")
-        loss, output_dtype = take(args, whole, images, labels)
-        finished = clock.mark(number, loss)
-        if me.rank == 0:
-            trainer.say_steps(finished, samples)
+        loss, output_dtype = take(args, whole, images, labels, stamp)
+        tell(clock.mark(number, loss))
+    tell(clock.rest())
+    trainer.say(window.line(me.rank))
     rank_progress.mark(args.steps, "end")
-    finished = clock.rest()
-    if me.rank == 0:
-        trainer.say_steps(finished, samples)
 
     # In Paddle BatchNorm's statistics are parameters as well; they are not trained.
     parameters = sum(p.size for p in whole.model.parameters() if not p.stop_gradient)

@@ -10,9 +10,10 @@ ranks:
     TF_CONFIG='{"cluster": {"worker": ["10.11.0.2:2222", "10.11.0.3:2222"]}, "task": {"type": "worker", "index": 0}}' \\
         RANK=0 WORLD_SIZE=16 python train_tensorflow.py --model resnet50 --device cuda --dtype fp16 --batch-size 256
 
-Every node prints one `orch rank=` line for each of its ranks; the first one prints one `orch step=` line per step and
-`orch done {json}` at the end. Synthetic images are made once, on the device: a step contains no input pipeline. The other
-loaders are tf.data over image folders (`native`) or TFRecords (`tfrecord`); waiting for them is part of a step.
+Every node prints one `orch rank=` line for each of its ranks, and on a CPU `orch parts {json}` after the last step
+(rank_parts.py); the first one prints one `orch step=` line per step and `orch done {json}` at the end. Synthetic images are
+made once, on the device: a step contains no input pipeline. The other loaders are tf.data over image folders (`native`) or
+TFRecords (`tfrecord`); waiting for them is part of a step.
 
 Plain TensorFlow, no Keras: `fit` and the optimizers of Keras 2 and 3 behave differently under this strategy, Keras 3 has no
 fused batch norm, and keras.applications' ResNet50 is version 1, not 1.5.
@@ -22,12 +23,14 @@ from __future__ import annotations
 
 import argparse
 import socket
+import time
 from collections import deque
 from typing import Any
 
 import rank_progress
 import tensorflow as tf
 import trainer
+from rank_parts import RankParts
 from tf_images import batches
 from tf_models import COMPUTE_TYPES, MODELS, Seeds
 from tf_ranks import Identity, device_name, gather, identity, join, memory_bytes, prove_world, versions
@@ -38,6 +41,7 @@ from tf_ranks import Identity, device_name, gather, identity, join, memory_bytes
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = trainer.options(MODELS)
+    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
     parser.add_argument("--dtype", choices=sorted(COMPUTE_TYPES), default="fp32", help="fp16 and bf16: weights stay fp32")
     parser.add_argument("--replicas", type=int, default=1, help="devices of this node")
     parser.add_argument("--xla", default="false", help="compile forward and backward pass with XLA", **trainer.SWITCH)
@@ -60,6 +64,8 @@ def unusable(args: argparse.Namespace) -> str:
     counts = ("batch_size", "steps", "num_classes", "threads", "replicas", "workers")
     if problem := trainer.unusable_values(args, counts):
         return problem
+    if not 0 <= args.warmup_steps < args.steps:
+        return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
     if args.device == "cpu" and args.replicas > 1:
         return f"--replicas: expected 1 on cpu, got {args.replicas}: a node's CPU is one replica. use --gpus 1"
     if problem := trainer.unusable_loader(args):
@@ -98,6 +104,8 @@ class Trainer:
             self.variables = list(self.model.trainable_variables)
             self.velocities = [tf.Variable(tf.zeros(variable.shape), trainable=False) for variable in self.variables]
             self.loss_scale = tf.Variable(args.loss_scale if args.dtype == "fp16" else 1.0, trainable=False)
+        # On a GPU the graph runs ahead of its kernels, and XLA knows no clock.
+        self.tells_forward = args.device == "cpu" and args.xla == "false"
         # Only this part is compiled: XLA does not support the collectives of this strategy.
         self.gradients = tf.function(self._gradients, jit_compile=args.xla == "true")
         self.reduction = tf.distribute.experimental.CommunicationOptions(
@@ -105,12 +113,14 @@ class Trainer:
         )
 
     @tf.function
-    def step(self, images: Any, labels: Any) -> tf.Tensor:
-        """Take one step on all replicas; return the loss of this node's first replica."""
-        losses = self.strategy.run(self._replica, args=(images, labels))
-        return self.strategy.experimental_local_results(losses)[0]
+    def step(self, images: Any, labels: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Take one step on all replicas; return the loss of this node's first replica, and when its forward pass ended, in
+        seconds of the system's clock: on a CPU, 0 where that is not known."""
+        results = self.strategy.run(self._replica, args=(images, labels))
+        loss, forward = (self.strategy.experimental_local_results(result)[0] for result in results)
+        return loss, forward
 
-    def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         with tf.GradientTape() as tape:
             output = self.model(tf.cast(images, self.compute_type))
             self.output_dtype = output.dtype.name  # recorded once, while tracing
@@ -119,10 +129,14 @@ class Trainer:
             targets = tf.one_hot(labels, classes) * (1.0 - smoothing) + smoothing / classes
             loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(targets, logits))
             scaled = loss * self.loss_scale
-        return loss, tape.gradient(scaled, self.variables)
+        forward = tf.constant(0.0, tf.float64)
+        if self.tells_forward:
+            with tf.control_dependencies([loss]):
+                forward = tf.timestamp()
+        return loss, tape.gradient(scaled, self.variables), forward
 
-    def _replica(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        loss, gradients = self.gradients(images, labels)
+    def _replica(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        loss, gradients, forward = self.gradients(images, labels)
         replica = tf.distribute.get_replica_context()
         if self.args.compress == "fp16":
             gradients = [tf.cast(gradient, tf.float16) for gradient in gradients]
@@ -132,7 +146,7 @@ class Trainer:
         if self.args.dtype == "fp16" or self.args.compress == "fp16":
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
         replica.merge_call(self._update, args=(gradients, finite))
-        return loss
+        return loss, forward
 
     def _update(self, strategy: tf.distribute.Strategy, gradients: list[Any], finite: Any) -> None:
         for variable, velocity, gradient in zip(self.variables, self.velocities, gradients):
@@ -170,7 +184,7 @@ def train(args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strate
     # A GPU gets its next step before the host waits for this one. One extra step follows the last, so that it is timed alike.
     ahead = 1 if args.device == "cuda" else 0
     queued: deque[tuple[int, tf.Tensor]] = deque()
-    clock = trainer.HostClock()
+    clock, window = trainer.HostClock(), RankParts(args.warmup_steps + 1, args.steps)
 
     prove_world(me, strategy)  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
@@ -179,13 +193,22 @@ def train(args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strate
     for number in range(1, args.steps + ahead + 1):
         rank_progress.mark(number, "input")
         samples_of_step = next(data)
+        clock.begin()
+        begun = time.time()
         rank_progress.mark(number, "step")
-        queued.append((number, whole.step(*samples_of_step)))
+        loss, forward = whole.step(*samples_of_step)
+        queued.append((number, loss))
         if len(queued) > ahead:
             oldest, loss = queued.popleft()
             finished = clock.mark(oldest, float(loss))  # waits for the loss, and so for the step
             if me.rank == 0:
                 trainer.say_steps(finished, samples)
+            for step in finished:
+                window.add(
+                    step.number, step.seconds, step.input_wait_s, float(forward) - begun if whole.tells_forward else None
+                )
+    if args.device == "cpu":  # on a GPU the host does not see when a step begins
+        trainer.say(window.line(me.rank))
 
     rank_progress.mark(args.steps, "end")
     parameters = sum(variable.shape.num_elements() for variable in whole.variables)

@@ -49,9 +49,10 @@ MAY_USE = {
 DOORS = {
     "analysis": (
         "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state compare/causes "
-        "compare/cells compare/suspects explain/prediction hang/verdict history published/doubts published/folders "
-        "published/foreign published/language published/language_doubts published/nearest published/reference "
-        "published/rules published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
+        "compare/cells compare/suspects explain/prediction hang/activity hang/verdict history published/doubts "
+        "published/folders published/foreign published/language published/language_doubts published/nearest "
+        "published/reference published/rules published/schema published/tables tune/answer tune/candidates tune/halving "
+        "tune/state"
     ),
     "api": "allocation bench find opened plan prepare progress selection",
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
@@ -66,18 +67,18 @@ DOORS = {
         "spec suite suite_files transformer trial variables words"
     ),
     "record": (
-        "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence hang_report journal manifest "
-        "node_record node_states owed project refused removal reread rundir sealed signature state_file submission "
-        "telemetry"
+        "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence hang_report hang_verdict "
+        "journal manifest node_record node_states owed project refused removal reread rundir sealed signature "
+        "state_file submission telemetry"
     ),
     "report": (
-        "accept bisect cells checks compare explain formats/json history html/certificate html/page profile published "
-        "published_language terminal text trend tune"
+        "accept bisect cells checks compare explain formats/json hang history html/certificate html/page profile "
+        "published published_language terminal text trend tune"
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
         "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/t_distribution "
-        "numbers/throughput planned read series summary tally telemetry/use values"
+        "numbers/throughput planned read series summary tally telemetry/doubts telemetry/use values"
     ),
     "transport": "connections",
 }
@@ -166,17 +167,17 @@ FRAMEWORKS = {
     "gemm": "torch trainer torch_ranks device_bench",
     "memory_bandwidth": "torch trainer torch_ranks device_bench known_values",
     "host_device": "torch trainer torch_ranks device_bench known_values",
-    "train_tensorflow": "tensorflow trainer rank_progress tf_models tf_ranks tf_images",
+    "train_tensorflow": "tensorflow trainer rank_parts rank_progress tf_models tf_ranks tf_images",
     "tf_models": "tensorflow",
     "tf_ranks": "tensorflow trainer",
     "tf_images": "tensorflow tf_models tf_ranks",
-    "train_paddle": "paddle trainer rank_progress paddle_ranks paddle_images loaders",
+    "train_paddle": "paddle trainer rank_parts rank_progress paddle_ranks paddle_images loaders",
     "paddle_ranks": "paddle trainer",
     "paddle_images": "paddle numpy nvidia trainer paddle_ranks loaders",
     "train_jax_lm": "jax numpy trainer rank_progress jax_transformer",
     "jax_transformer": "jax",
-    "train_deepspeed_lm": "torch deepspeed trainer rank_progress lm_loss lm_models lm_parallel lm_steps torch_clock"
-    " torch_ranks",
+    "train_deepspeed_lm": "torch deepspeed trainer rank_parts rank_progress lm_loss lm_models lm_parallel lm_steps"
+    " torch_clock torch_ranks torch_stamps",
     "train_hf_lm": "torch transformers accelerate trainer rank_progress torch_ranks",
     "train_simulated": "rank_progress simulated_meeting simulated_ring rank_parts",
     "rank_parts": "",

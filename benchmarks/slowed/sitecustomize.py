@@ -1,6 +1,8 @@
 """Make the forward pass of DistributedDataParallel take longer by SLOWED_PERCENT of its own processor time, as in a slower
 rank.
 
+With SLOWED_CPU the process is bound to that processor.
+
 Python imports this file at its start if its folder is in PYTHONPATH. Processor time and not the clock: on a loaded machine a
 quota or a competitor of one process changes nothing, because all are slowed alike.
 """
@@ -11,7 +13,9 @@ import os
 import time
 from typing import Any
 
-if os.environ.get("SLOWED_PERCENT"):
+if os.environ.get("SLOWED_CPU"):
+    os.sched_setaffinity(0, {int(os.environ["SLOWED_CPU"])})
+if float(os.environ.get("SLOWED_PERCENT") or 0):
     from torch.nn.parallel import DistributedDataParallel
 
     share = float(os.environ["SLOWED_PERCENT"]) / 100

@@ -23,9 +23,8 @@ def show(bench: BenchDir, *, against: bool, explain: bool, bases: Sequence[Path]
 
     Raise Faults for runs with damaged evidence, as the table does, after the page is complete.
     """
-    from orchestrator.analysis.explain import explain_bench
-    from orchestrator.analysis.profile import profiled_bench
     from orchestrator.analysis.published import nearest_records, published_files, reference_tables
+    from orchestrator.cli.beside import Beside
     from orchestrator.errors import DataError, Faults
     from orchestrator.extras import need
     from orchestrator.files import write_atomic
@@ -46,8 +45,8 @@ def show(bench: BenchDir, *, against: bool, explain: bool, bases: Sequence[Path]
     references, notes = reference_tables(summary, files) if against else ((), ())
     notes = (*notes, *map(nearest_text, nearest_records(summary, files)))
     account = account_of(bench, results)
-    explained = explain_bench(bench, summary, results, account) if explain else ()
-    text = render(summary, results, account, references, notes, explained, profiled_bench(bench, summary, results))
+    beside = Beside.of(bench, summary, results, explain=explain)
+    text = render(summary, results, account, references, notes, beside.explained or (), beside.profiles, beside.hangs)
     if opened:
         path = (bench.path / _NAME).absolute()
         write_atomic(path, text.encode())

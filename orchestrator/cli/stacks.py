@@ -40,6 +40,7 @@ def stacks(
 
     Nothing is stopped.
     """
+    from orchestrator.analysis.hang.activity import main_stack
     from orchestrator.analysis.hang.verdict import gone_on, verdict
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.inventory import open_inventory
@@ -81,7 +82,7 @@ def stacks(
     for name, report in reports.items():
         for seen in report.ranks:
             typer.echo(one_line(f"rank {seen.rank}  {name}  {_words(seen)}"))
-            for line in seen.python if whole else _innermost(seen):
+            for line in seen.python if whole else main_stack(seen)[:_SHOWN_LINES]:
                 typer.echo(one_line(f"    {line.strip()}"))
     if errors:
         raise Faults(list(errors.values()))
@@ -95,9 +96,3 @@ def _words(seen: RankSeen) -> str:
     waits = f"; waits in {pending[0]}" if pending else ""
     share = seen.cpu_s / (seen.window_s or 1.0)
     return f"pid {seen.pid}, {progress}state {seen.state}, {share:.0%} of a processor, {place}{waits}"
-
-
-def _innermost(seen: RankSeen) -> tuple[str, ...]:
-    """Return the lines of the main thread, which is the last that faulthandler writes and the first that py-spy does."""
-    starts = [number for number, line in enumerate(seen.python) if line.startswith(("Thread ", "Current thread "))]
-    return seen.python[starts[-1] + 1 if starts else 0 :][:_SHOWN_LINES]

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from orchestrator.analysis.explain import Explanation
-    from orchestrator.analysis.profile import Profiled
     from orchestrator.errors import ConfigError, DataError
     from orchestrator.record import BenchDir
     from orchestrator.results import RunResult
@@ -93,18 +91,13 @@ def summarize(
         raise _no_speed(
             summary.sheets[0].measures, "--format", f"{form} contains speeds only; use table, html, markdown, csv or json"
         )
-    explained = _explained(bench, summary, results) if explain else ()
-    profiles = () if from_logs or rule or form not in ("table", "json") else _profiled(bench, summary, results)
-    if form == "json" and (against or explain or profiles):
-        extra = _published(summary, bases) if against else {}
-        if explain:
-            from orchestrator.report.explain import documents as explanations
+    beside = None
+    if not from_logs and not rule and form in ("table", "json"):
+        from orchestrator.cli.beside import Beside
 
-            extra["explained"] = explanations(explained)
-        if profiles:
-            from orchestrator.report.profile import documents
-
-            extra["profiled"] = documents(profiles, explained)
+        beside = Beside.of(find_bench(bench), summary, results, explain=explain)
+    if form == "json":
+        extra = {**(_published(summary, bases) if against else {}), **(beside.documents() if beside else {})}
         typer.echo(_with_keys(summary, extra), nl=False)
     elif form in _RENDERED:
         typer.echo(import_module(f"orchestrator.report.formats.{form}").render(summary), nl=False)
@@ -117,14 +110,8 @@ def summarize(
 
         console = Console()
         terminal.render(summary, console)
-        if explain:
-            from orchestrator.report.explain import render as show_explained
-
-            show_explained(explained, console)
-        if profiles:
-            from orchestrator.report.profile import render as show_profiles
-
-            show_profiles(profiles, explained, console)
+        if beside:
+            beside.show(console)
         if against:
             _print_reference(summary, bases, console)
         if from_logs and summary.speeds():
@@ -312,20 +299,6 @@ def _published(summary: Summary, bases: Sequence[Path]) -> dict[str, Any]:
         "published_nearest": [asdict(nearest) for nearest in nearest_records(summary, files)],
         "published_notes": list(notes),
     }
-
-
-def _explained(bench: str, summary: Summary, results: Sequence[RunResult]) -> tuple[Explanation, ...]:
-    from orchestrator.analysis.explain import explain_bench
-    from orchestrator.results.account import account_of
-
-    directory = find_bench(bench)
-    return explain_bench(directory, summary, results, account_of(directory, results))
-
-
-def _profiled(bench: str, summary: Summary, results: Sequence[RunResult]) -> tuple[Profiled, ...]:
-    from orchestrator.analysis.profile import profiled_bench
-
-    return profiled_bench(find_bench(bench), summary, results)
 
 
 def _with_keys(summary: Summary, extra: dict[str, Any]) -> str:

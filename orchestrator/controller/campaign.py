@@ -255,7 +255,8 @@ class Campaign:
         clean = {host: results.get(host, Clean(checked=False)) for host in hosts}
         facts = read_manifest(rundir).facts
         error = with_cause(outcome.error, outcome.rivals, rundir, facts)
-        write_end(rundir, outcome.start, RecordedOutcome(outcome.state, error, clean, outcome.answers, outcome.released))
+        ended = RecordedOutcome(outcome.state, error, clean, outcome.answers, outcome.released, outcome.hang)
+        write_end(rundir, outcome.start, ended)
         self.stage.journal(outcome.state, run=plan.run_id, error=str(error) if error else None)
         if not errors and len(results) == len(hosts):
             self.stage.journal(Event.COLLECTED, run=plan.run_id)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.analysis.hang import Verdict, verdict
+from orchestrator.analysis.hang import verdict
 from orchestrator.analysis.hang.verdict import LATE, NOW, SOON, gone_on
 from orchestrator.controller.events import Resumed, Stalled
 from orchestrator.controller.peer import Peer
@@ -21,6 +21,7 @@ from orchestrator.controller.stage import Stage
 from orchestrator.errors import OrchError, RunError
 from orchestrator.plan.render import Plan
 from orchestrator.record.hang_report import HangReport
+from orchestrator.record.hang_verdict import Verdict
 from orchestrator.record.journal import Event
 
 __all__ = ["HangWatch", "patience_s"]
@@ -110,10 +111,15 @@ class HangWatch:
 
     def outcome(self, state: str, error: OrchError | None) -> tuple[str, OrchError | None]:
         """Return the state and the cause of a run: the verdict if the run was ended for it, and nothing failed before."""
-        if self.ended_by is None or error is None or error.kind != "run_timeout":
+        told = self.cause(error)
+        if told is None:
             return state, error
         text = self._reason.partition(": ")[2]
-        return state, RunError(text, kind="run_timeout", host=self.ended_by.host, run_id=self.run_id, phase="watch")
+        return state, RunError(text, kind="run_timeout", host=told.host, run_id=self.run_id, phase="watch")
+
+    def cause(self, error: OrchError | None) -> Verdict | None:
+        """Return the verdict for which the run was ended; None if it was not, or if something failed before."""
+        return self.ended_by if error is not None and error.kind == "run_timeout" else None
 
     def _ask(self, now: float, peers: Mapping[str, Peer]) -> None:
         self._asked_at = self._asked_since = now

@@ -27,6 +27,7 @@ from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import run_path
 from orchestrator.plan.payload import packed, telemetry_source
 from orchestrator.plan.render import Plan
+from orchestrator.record.hang_verdict import Verdict
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, StartRecord
 
@@ -42,7 +43,7 @@ class Outcome:
 
     ``rivals`` are failures of ranks that may have preceded that cause within the precision of the clocks; ``answers`` is the
     result of `Watch.answers`. Unless ``released``, nothing has run on any node. ``leftovers`` says on which nodes processes
-    still run, or where their end could not be verified.
+    still run, or where their end could not be verified. ``hang`` is the verdict for which the run was ended.
     """
 
     state: str
@@ -52,6 +53,7 @@ class Outcome:
     answers: Mapping[str, Answer] = field(default_factory=dict)
     released: bool = True
     leftovers: tuple[OrchError, ...] = ()
+    hang: Verdict | None = None
 
 
 class Launch:
@@ -117,7 +119,9 @@ class Launch:
 
     def _outcome(self, start: StartRecord | None) -> Outcome:
         watch = self.watch
-        return Outcome(*watch.verdict(), start, close_seconds(watch.peers, self.plan.run_id), watch.answers())
+        state, error = watch.verdict()
+        rivals = close_seconds(watch.peers, self.plan.run_id)
+        return Outcome(state, error, start, rivals, watch.answers(), hang=watch.hang.cause(error))
 
     # -- stage, arm, go
 

@@ -64,7 +64,8 @@ class Telemetry:
     """The samples of one node: ``times`` in s, and ``columns`` by name, each with a value for each time, None where it was
     not read.
 
-    Columns: ``busy_s`` and ``foreign_s`` (processor seconds of all, and of processes not of the run), ``package_j``,
+    Columns: ``busy_s``, ``foreign_s`` and ``stolen_s`` (processor seconds of all, of processes not of the run, and of other
+    machines of a hypervisor), ``quota.periods`` and ``quota.held`` (of a limit of processor time), ``package_j``,
     ``net<i>.received``, ``.sent``, ``.errors`` of ``interfaces``, the same of ``port<i>`` of ``ports``, and of ``gpu<i>`` of
     ``gpus`` ``power_w``, ``energy_j``, ``used_percent``, ``sm_mhz``, ``memory_mhz``, ``celsius``, ``memory_bytes``,
     ``reasons`` (bits of nvmlClocksEventReasons), ``ecc_corrected``, ``ecc_uncorrected``, ``pcie_replays``, ``nvlink_errors``.

@@ -45,6 +45,10 @@ def lines(certificate: Certificate) -> Iterator[str]:
     for verdict in (FAIL, UNDECIDED, PASS):
         if of_verdict := certificate.of_verdict(verdict):
             yield one_line(f"  nodes, {verdict}: {fold(of_verdict)}")
+    for node in certificate.nodes:
+        if node.seen:
+            yield one_line(f"  seen of {node.host}, not judged")
+            yield from (one_line(f"      {text}") for text in node.seen)
     yield "bars"
     for bar in certificate.judged:
         yield one_line(f"  {bar.verdict:<9}  {bar.stage}: {bar.bar}; {bar.got}")

@@ -19,7 +19,18 @@ from orchestrator.report.text import one_line
 
 __all__ = ["documents", "render", "table"]
 
-_COLUMNS = ("case", "rank", "on", "step ms", "communication", "beside computing", "exposed", "explained", "idle")
+_COLUMNS = (
+    "case",
+    "rank",
+    "on",
+    "step ms",
+    "communication",
+    "beside computing",
+    "exposed",
+    "of it waiting",
+    "explained",
+    "idle",
+)
 _SHOWN = 3
 
 
@@ -29,7 +40,7 @@ def table(profiles: Sequence[Profiled], explained: Sequence[Explanation] = ()) -
     for profile in profiles:
         predicted = _predicted(profile, explained)
         for trace in profile.traces:
-            shares = (trace.communication, trace.overlapped, trace.exposed, predicted, trace.idle)
+            shares = (trace.communication, trace.overlapped, trace.exposed, trace.waiting, predicted, trace.idle)
             rows.append(
                 (profile.case, str(trace.rank), one_line(trace.host), number(trace.step_s * 1e3), *map(_percent, shares))
             )
@@ -41,7 +52,8 @@ def table(profiles: Sequence[Profiled], explained: Sequence[Explanation] = ()) -
         title="Traces",
         head=(
             "extra runs that no other table counts; shares of the traced steps",
-            "exposed: communication while nothing is computed, as --explain predicts it",
+            "communication: from when a rank has come to a collective until it has ended; exposed: while nothing is computed",
+            "of it waiting: until the last of the traced ranks has come; the rest is transfer, which --explain predicts",
         ),
         rows=tuple(rows),
         footnotes=tuple(notes),
@@ -68,8 +80,10 @@ def _words(profile: Profiled, explained: Sequence[Explanation]) -> str:
     words = [f"rank {trace.rank} communicates for {trace.communication:.1%} of a step"]
     if trace.overlapped is not None:
         words.append(f"{trace.overlapped:.1%} of that beside computing, {trace.exposed:.1%} of a step exposed")
+    if trace.waiting is not None:
+        words.append(f"of it {trace.waiting:.1%} waiting for other ranks and {trace.exposed - trace.waiting:.1%} transfer")
     if (predicted := _predicted(profile, explained)) is not None:
-        words.append(f"{predicted:.1%} by --explain")
+        words.append(f"{predicted:.1%} transfer by --explain")
     longest = ", ".join(f"{each.name} {each.share:.1%}" for each in trace.top[:_SHOWN])
     return "; ".join([*words, f"idle {trace.idle:.1%}", f"longest: {longest}"])
 

@@ -10,7 +10,7 @@ from orchestrator.plan.measures import OWN_METRICS, SAMPLES_PER_S, SPEEDS
 from orchestrator.results.cells import Repeat
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.intervals import Interval
-from orchestrator.results.slow_ranks import RankTimes
+from orchestrator.results.slow_ranks import RankTimes, SlowRank
 
 __all__ = ["SPEED", "Entry", "Row", "Sheet"]
 
@@ -62,7 +62,8 @@ class Row(Entry):
     sample standard deviation. ``series`` describes what a row shares with its baseline. Intervals are 95 % intervals, None
     for too few repeats; the baseline has no interval of its speedup, which is 1 by definition. ``step_s`` is the time of a
     step (s), ``per_rank`` the value over the ranks; both are None except for speeds of training. ``ranks`` are the parts of
-    the steps of each rank, if the program reports them, with the speed of a training alone.
+    the steps of each rank, if the program reports them, with the speed of a training alone, and ``slow`` those of them that
+    the others wait for.
     """
 
     metric: str
@@ -92,6 +93,7 @@ class Row(Entry):
     per_rank: float | None
     repeats: tuple[Repeat, ...]
     ranks: tuple[RankTimes, ...] = ()
+    slow: tuple[SlowRank, ...] = ()
 
     @property
     def is_speed(self) -> bool:

@@ -6,6 +6,7 @@ The program's own last line takes precedence; facts of preflight fill in what it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "conditions_of", "differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "loaded", "loaded_in",
-    "devices_of_node", "of_gpus", "quiet", "slowed", "slowed_in", "unsteady_in",
+    "devices_of_node", "of_gpus", "on_host", "quiet", "slowed", "slowed_in", "unsteady_in",
 ]  # fmt: skip
 
 _WORTH = 0.05
@@ -162,6 +163,18 @@ def loaded_in(runs: Sequence[RunResult]) -> list[str]:
     counted = f", in {len(by_run)} of {len(runs)} runs" if len(runs) > 1 else ""
     most = busiest(run.use for run in runs)
     return [f"other processes used {reach} of the processors of {fold(sorted(set().union(*by_run)))}{most}{counted}"]
+
+
+def on_host(host: str, runs: Sequence[RunResult]) -> list[RunResult]:
+    """Return runs with the lowered clocks and the load of one node alone, for `slowed_in` and `loaded_in`."""
+    return [
+        replace(
+            run,
+            slowed={reason: {host: shares[host]} for reason, shares in run.slowed.items() if host in shares},
+            loaded={name: share for name, share in run.loaded.items() if name == host},
+        )
+        for run in runs
+    ]
 
 
 def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, master_addr: str) -> list[str]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from orchestrator.results.hardware import loaded_in, slowed_in
+from orchestrator.results.hardware import loaded_in, on_host, slowed_in
 from orchestrator.results.numbers.excess import Excess, excesses
 from orchestrator.results.numbers.throughput import WORTH, mean, median
 from orchestrator.results.rank_parts import RankParts
 from orchestrator.results.run import RunResult
+from orchestrator.results.telemetry.conditions import conditions_against_others
 
-__all__ = ["RankTimes", "Ranks", "compared"]
+__all__ = ["RankTimes", "Ranks", "SlowRank", "compared"]
 
 _EVEN = 0.5
 """A node is named instead of its ranks if each of them is above the others by at least this share of the node's excess."""
@@ -49,11 +50,34 @@ class RankTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowRank:
+    """A rank that the others wait for, or with ``rank`` None a node whose ranks all are; in ``part``, `compute` or `input`, of
+    its steps, by ``excess`` as in `RankTimes`.
+
+    ``cause`` tells what slows the computing of a rank as far as its node was sampled: `others` take processors or GPUs from
+    it, its own `device` is slower, or `unknown`; empty without samples and of an input. ``words`` say all of it.
+    """
+
+    rank: int | None
+    host: str
+    part: str
+    excess: Excess
+    cause: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of a configuration, in order, and a sentence for each rank or node that the others wait for."""
+    """The ranks of a configuration, in order, and each rank or node that the others wait for, those that compute longest
+    first."""
 
     times: tuple[RankTimes, ...] = ()
-    words: tuple[str, ...] = ()
+    slow: tuple[SlowRank, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """A sentence for each rank or node that the others wait for."""
+        return tuple(slow.words for slow in self.slow)
 
 
 def compared(runs: Sequence[RunResult]) -> Ranks:
@@ -65,17 +89,10 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
     slow = _excesses([_logs_of_computing(run.rank_parts) for run in used], hosts)
     slow = {member: _as_fraction(excess) for member, excess in slow.items()}
     starved = _excesses([_shares_of_waiting(run.rank_parts) for run in used], hosts)
-    words = [
-        f"{_who(member, hosts)} takes {_share(excess)} longer to compute than the other ranks"
-        f"{', which wait for it' if place == 0 else ''}{_conditions(member, hosts, used)}"
-        for place, (member, excess) in enumerate(_named(slow, hosts))
-    ]
-    words += [
-        f"{_who(member, hosts)} waits for its input {_share(excess)} of a step longer than the other ranks"
-        for member, excess in _named(starved, hosts)
-    ]
+    named = [_computing(*found, hosts, used, is_first=place == 0) for place, found in enumerate(_named(slow, hosts))]
+    named += [_waiting(*found, hosts) for found in _named(starved, hosts)]
     by_rank = zip(*(run.rank_parts for run in used), strict=True)
-    return Ranks(tuple(_times(own, slow.get(rank), starved.get(rank)) for rank, own in enumerate(by_rank)), tuple(words))
+    return Ranks(tuple(_times(own, slow.get(rank), starved.get(rank)) for rank, own in enumerate(by_rank)), tuple(named))
 
 
 def _places(run: RunResult) -> dict[int, str]:
@@ -163,25 +180,46 @@ def _times(own: Sequence[RankParts], slow: Excess | None, starved: Excess | None
     return RankTimes(own[0].rank, own[0].host, step_s, input_s, computed, slow, starved)
 
 
+def _computing(
+    member: _Member, excess: Excess, hosts: Mapping[int, str], runs: Sequence[RunResult], *, is_first: bool
+) -> SlowRank:
+    host = _home(member, hosts)
+    cause, conditions = _conditions(host, runs)
+    waits = ", which wait for it" if is_first else ""
+    words = f"{_who(member, hosts)} takes {_share(excess)} longer to compute than the other ranks{waits}{conditions}"
+    return SlowRank(member if isinstance(member, int) else None, host, "compute", excess, cause, words)
+
+
+def _waiting(member: _Member, excess: Excess, hosts: Mapping[int, str]) -> SlowRank:
+    words = f"{_who(member, hosts)} waits for its input {_share(excess)} of a step longer than the other ranks"
+    return SlowRank(member if isinstance(member, int) else None, _home(member, hosts), "input", excess, "", words)
+
+
+def _home(member: _Member, hosts: Mapping[int, str]) -> str:
+    return hosts[member] if isinstance(member, int) else member
+
+
 def _who(member: _Member, hosts: Mapping[int, str]) -> str:
-    if isinstance(member, int):
-        return f"rank {member} on {hosts[member]}"
-    return f"every rank of {member}"
+    return f"rank {member} on {hosts[member]}" if isinstance(member, int) else f"every rank of {member}"
 
 
 def _share(excess: Excess) -> str:
     return f"{excess.value:.1%} ({excess.low:.1%} to {excess.high:.1%})"
 
 
-def _conditions(member: _Member, hosts: Mapping[int, str], runs: Sequence[RunResult]) -> str:
-    """Return what is known of its node that may slow it."""
-    host = hosts[member] if isinstance(member, int) else member
-    of_host = [
-        replace(
-            run,
-            slowed={reason: {host: shares[host]} for reason, shares in run.slowed.items() if host in shares},
-            loaded={name: share for name, share in run.loaded.items() if name == host},
-        )
-        for run in runs
-    ]
-    return "".join(f"; {words}" for words in (*slowed_in(of_host), *loaded_in(of_host)))
+def _conditions(host: str, runs: Sequence[RunResult]) -> tuple[str, str]:
+    """Return what slows a node, one of `SlowRank.cause`, and in words what is known of it."""
+    found = conditions_against_others(host, [run.use for run in runs])
+    of_host = on_host(host, runs)
+    lowered, loads = slowed_in(of_host), loaded_in(of_host)
+    known = [*found.by_others, *([] if found.by_others else loads), *lowered, *found.of_devices, *found.figures]
+    if found.by_others or (loads and not found.is_sampled):
+        cause, words = "others", "others take from it: "
+    elif found.of_devices or lowered:
+        cause, words = "device", "its own devices are slower: "
+    elif found.is_sampled:
+        cause, words = "unknown", "nothing that was sampled tells why" + (": " if known else "")
+    else:
+        cause, words = "", ""
+    text = words + "; ".join(known)
+    return cause, f"; {text}" if text else ""

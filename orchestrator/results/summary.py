@@ -125,7 +125,7 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
         ranks = compared(cell.with_number) if cell.is_speed_of_training else Ranks()
         known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value), *ranks.words]
         of_row = _row(cell, series[id(cell)], differing, qualifications_of(cell, base, known, typical), value, faster, base)
-        rows.append(replace(of_row, ranks=ranks.times))
+        rows.append(replace(of_row, ranks=ranks.times, slow=ranks.slow))
         if cell is base:
             baseline[of_row.series] = rows[-1]
     # Candidates of a tune are compared with its default, so they need no baseline.

@@ -3,6 +3,7 @@
 import glob
 import os
 
+from noderun.groups import own_groups
 from noderun.listings import first_line
 
 MOST_LINKS = 16
@@ -16,9 +17,9 @@ PORT_ERRORS = (
 
 class Usage:
     """``busy_s``: seconds for which the processors of this node were busy since the boot, all together, without interrupts and
-    waits for disks."""
+    waits for disks. ``stolen_s``: those of them that a hypervisor gave to other machines."""
 
-    columns = ["busy_s"]
+    columns = ["busy_s", "stolen_s"]
 
     def __init__(self):
         self.file = os.open("/proc/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -29,7 +30,28 @@ class Usage:
         words = os.pread(self.file, 256, 0).split(b"\n", 1)[0].split()
         user, nice, system = map(int, words[1:4])
         stolen = int(words[8]) if len(words) > 8 else 0
-        return [(user + nice + system + stolen) / self.ticks]
+        return [(user + nice + system + stolen) / self.ticks, stolen / self.ticks]
+
+
+class Quota:
+    """``quota.periods``: periods of the processor time that the closest control group with a limit around this process may use
+    (``cpu.max``), ``quota.held``: those in which it had used it up and was held until the next one. None without a limit."""
+
+    columns = ["quota.periods", "quota.held"]
+
+    def read(self, now):
+        """Return the counts."""
+        for path, _ in own_groups("cpu"):
+            while len(path) > 1:
+                try:
+                    with open(os.path.join(path, "cpu.stat")) as file:
+                        counts = dict(line.split() for line in file)
+                except (OSError, ValueError):
+                    break
+                if int(counts.get("nr_periods", 0)):
+                    return [int(counts["nr_periods"]), int(counts["nr_throttled"])]
+                path = os.path.dirname(path)
+        return [None, None]
 
 
 class Packages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -31,5 +32,15 @@ def test_a_stopped_rank_is_shown_suspected_and_named(controller: Controller) -> 
     for name in ("node1", "node2"):
         assert "hang.json" in controller.exit_record(name)["files"]
     controller.assert_all_bytes_are_home("node1", "node2")
+    (hang,) = json.loads(controller.orch("summarize", "--json").out)["hangs"]
+    assert (hang["kind"], hang["ranks"], hang["host"], hang["waiting"]) == ("stopped", [1], "node2", [0]), hang
+    waiting, stopped = hang["seen"]
+    assert (waiting["does"].partition(" of step")[0], stopped["state"], stopped["host"]) == (
+        "waits in a collective",
+        "T",
+        "node2",
+    )
+    assert any("in train" in line for line in waiting["stack"]) and not stopped["stack"], hang["seen"]
+    assert hang["sentence"].startswith("rank 1 on node2 stopped in step ") and hang["suspicions"][0]["after_s"] > 0
     done = controller.orch("stacks")
     assert done.code == 2 and "no run is in progress" in done.err, done

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.profile.trace import trace_of
+from orchestrator.analysis.profile.trace import recorded
 from tests.remote.test_trainers import all_ended, module
 from tests.support.trainers import ROOT, grammar, torchrun
 
@@ -97,7 +97,7 @@ def test_a_trace_of_the_chosen_steps_and_rank_is_one_that_the_analysis_reads(
     monkeypatch.chdir(tmp_path)  # as in a run's directory
     torchrun([*SMALL, "--batch-size", "2"], tmp_path, 2, "train_lm.py", {"ORCH_PROFILE": "steps=3 ranks=1"})
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["trace-rank-1.json.gz"]
-    trace = trace_of((tmp_path / "logs" / "trace-rank-1.json.gz").read_bytes(), 1, "node1")
+    trace = recorded((tmp_path / "logs" / "trace-rank-1.json.gz").read_bytes(), 1, "node1").trace
     assert (trace.steps, trace.of_device) == (3, False)
     assert 0 < trace.exposed <= trace.communication < 1 and 0 <= trace.idle < 1
     assert any(each.name.startswith("aten::") for each in trace.top)

@@ -12,7 +12,7 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.spec import resolve
 from tests.support.rendering import opened
-from tests.support.trainers import PYTHON, ROOT, closing, flags, needs, rank_lines, samples, torchrun
+from tests.support.trainers import PYTHON, ROOT, closing, flags, needs, rank_lines, rank_parts, samples, torchrun
 
 TRAINER = ROOT / "remote" / "train_deepspeed_lm.py"
 FOLDER = ROOT / "templates" / "deepspeed"
@@ -26,11 +26,14 @@ def extensions(tmp_path_factory: pytest.TempPathFactory) -> str:
     return os.environ.get("ORCH_TEST_EXTENSIONS", str(tmp_path_factory.mktemp("extensions")))
 
 
-def losses(folder: Path, arguments: list[str], ranks: int, extensions: str, program: str = TRAINER.name) -> list[float]:
-    lines = torchrun(
+def outputs(folder: Path, arguments: list[str], ranks: int, extensions: str, program: str = TRAINER.name) -> list[str]:
+    return torchrun(
         [*SMALL, *arguments], folder, ranks, program=program, variables={"TORCH_EXTENSIONS_DIR": extensions}, timeout_s=500
     )
-    return [step["loss"] for step in samples("deepspeed", lines[0])[1:]]
+
+
+def losses(folder: Path, arguments: list[str], ranks: int, extensions: str, program: str = TRAINER.name) -> list[float]:
+    return [step["loss"] for step in samples("deepspeed", outputs(folder, arguments, ranks, extensions, program)[0])[1:]]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +57,15 @@ def ours(tmp_path_factory: pytest.TempPathFactory, extensions: str) -> list[floa
 def test_losses_are_those_of_our_own_trainer_with_every_stage(
     tmp_path: Path, ours: list[float], words: list[str], extensions: str
 ) -> None:
-    """Lines have six digits; sums in another order differ by less."""
-    assert losses(tmp_path, words, 2, extensions) == pytest.approx(ours, rel=1e-5)
+    """Lines have six digits; sums in another order differ by less. What each rank says of its steps is known up to ZeRO 2."""
+    lines = outputs(tmp_path, words, 2, extensions)
+    assert [step["loss"] for step in samples("deepspeed", lines[0])[1:]] == pytest.approx(ours, rel=1e-5)
     assert ours[4] < ours[0] and ours[5] < ours[1]
+    for rank, text in enumerate(lines):
+        parts = rank_parts("deepspeed", text)
+        assert (parts["rank"], len(parts["step_s"])) == (rank, 6)
+        assert len(parts["compute_s"]) == (0 if words[1] == "3" else 6)
+        assert all(0 < own < step for own, step in zip(parts["compute_s"], parts["step_s"], strict=False))
 
 
 @pytest.mark.timeout(600)

@@ -16,7 +16,19 @@ from pathlib import Path
 import pytest
 
 from orchestrator.plan.payload import rank_source
-from tests.support.trainers import LOADER_KEYS, PYTHON, ROOT, SHARED, closing, flags, free_port, needs, rank_lines, samples
+from tests.support.trainers import (
+    LOADER_KEYS,
+    PYTHON,
+    ROOT,
+    SHARED,
+    closing,
+    flags,
+    free_port,
+    needs,
+    rank_lines,
+    rank_parts,
+    samples,
+)
 
 TRAINER = ROOT / "remote" / "train_paddle.py"
 FOLDER = ROOT / "templates" / "paddle"
@@ -52,7 +64,7 @@ def launch(folder: Path, arguments: list[str], nproc: int, code: int = 0, progra
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each rank printed in a run of two."""
     needs("paddle")
-    return launch(tmp_path_factory.mktemp("paddle"), [*SMALL, "--steps", "3"], nproc=2)
+    return launch(tmp_path_factory.mktemp("paddle"), [*SMALL, "--steps", "3", "--warmup-steps", "1"], nproc=2)
 
 
 def test_every_paddle_rank_says_who_it_is_and_rank_0_the_steps(two_ranks: list[str]) -> None:
@@ -66,6 +78,13 @@ def test_paddle_step_times_are_the_differences_of_the_clock(two_ranks: list[str]
     for before, after in pairwise(steps):
         assert after["step_time_s"] > 0
         assert after["timestamp"] - before["timestamp"] == pytest.approx(after["step_time_s"], abs=3e-6)
+
+
+def test_every_paddle_rank_says_how_long_its_steps_were_and_how_long_it_computed(two_ranks: list[str]) -> None:
+    for rank, text in enumerate(two_ranks):
+        parts = rank_parts("paddle", text)
+        assert (parts["rank"], parts["first_step"], parts["last_step"]) == (rank, 2, 3)
+        assert all(0 < own < step for own, step in zip(parts["compute_s"], parts["step_s"], strict=True))
 
 
 def test_the_last_line_of_a_paddle_run_is_complete(two_ranks: list[str]) -> None:

@@ -14,7 +14,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.trainers import LOADER_KEYS, PYTHON, ROOT, SHARED, closing, flags, free_port, needs, rank_lines, samples
+from tests.support.trainers import (
+    LOADER_KEYS,
+    PYTHON,
+    ROOT,
+    SHARED,
+    closing,
+    flags,
+    free_port,
+    needs,
+    rank_lines,
+    rank_parts,
+    samples,
+)
 
 TRAINER = ROOT / "remote" / "train_tensorflow.py"
 FOLDER = ROOT / "templates" / "tensorflow"
@@ -78,7 +90,7 @@ def two_replicas(model):
 def two_nodes() -> list[str]:
     """What each node printed in a run of two."""
     needs("tensorflow")
-    return run([*SMALL, "--steps", "3"], nodes=2)
+    return run([*SMALL, "--steps", "3", "--warmup-steps", "1"], nodes=2)
 
 
 def test_every_tensorflow_node_says_its_ranks_and_the_first_one_the_steps(two_nodes: list[str]) -> None:
@@ -92,6 +104,19 @@ def test_tensorflow_step_times_are_the_differences_of_the_clock(two_nodes: list[
     for before, after in pairwise(steps):
         assert after["step_time_s"] > 0
         assert after["timestamp"] - before["timestamp"] == pytest.approx(after["step_time_s"], abs=3e-6)
+
+
+def test_every_tensorflow_rank_on_a_cpu_says_how_long_its_forward_pass_was(two_nodes: list[str]) -> None:
+    for rank, text in enumerate(two_nodes):
+        parts = rank_parts("tensorflow", text)
+        assert (parts["rank"], parts["first_step"], parts["last_step"]) == (rank, 2, 3)
+        assert all(0 < own < step for own, step in zip(parts["compute_s"], parts["step_s"], strict=True))
+
+
+def test_what_xla_compiles_tells_no_end_of_a_forward_pass() -> None:
+    needs("tensorflow")
+    (text,) = run([*SMALL, "--steps", "2", "--xla", "true"], nodes=1)
+    assert rank_parts("tensorflow", text)["compute_s"] == []
 
 
 def test_the_last_line_of_a_tensorflow_run_is_complete(two_nodes: list[str]) -> None:
@@ -150,7 +175,7 @@ def test_one_process_drives_two_replicas_that_stay_alike() -> None:
 strategy, trainer, data = two_replicas(tf_models.ResNet50)
 me = tf_ranks.Identity(0, 2, 2, 0)
 tf_ranks.prove_world(me, strategy)
-losses = [float(trainer.step(*next(data))) for _ in range(2)]
+losses = [float(trainer.step(*next(data))[0]) for _ in range(2)]
 copies = [strategy.experimental_local_results(variable) for variable in trainer.variables]
 spread = max(float(tf.reduce_max(abs(one - two))) for one, two in copies)
 ranks = tf_ranks.gather([{"rank": 0}, {"rank": 1}], me, strategy)
@@ -217,7 +242,7 @@ def test_other_ways_to_compute_lower_the_loss(extra: list[str]) -> None:
     needs("tensorflow")
     code = """
 strategy, trainer, data = two_replicas(Small)
-print(json.dumps([float(trainer.step(*next(data))) for _ in range(8)]))
+print(json.dumps([float(trainer.step(*next(data))[0]) for _ in range(8)]))
 """
     losses = inside(code, "--batch-size", "8", "--learning-rate", "0.02", *extra)
     assert losses[-1] < 0.97 * losses[0]

@@ -14,9 +14,9 @@ from orchestrator.report import profile
 from tests.support.summaries import evil
 
 
-def profiled(host: str = "node2", name: str = "aten::mm", missing: str = "") -> Profiled:
+def profiled(host: str = "node2", name: str = "aten::mm", missing: str = "", waiting: float | None = None) -> Profiled:
     top = (Operator(name, 12, 0.25), Operator("aten::add", 3, 0.05))
-    traces = () if missing else (Trace(1, host, False, 5, 0.02, 0.4, 0.3, 0.1, top),)
+    traces = () if missing else (Trace(1, host, False, 5, 0.02, 0.4, 0.3, 0.1, top, waiting),)
     return Profiled("a series", "2n1g", "b.profile-002", False, traces, missing)
 
 
@@ -36,14 +36,17 @@ def line(found: Profiled, *explanations: Explanation) -> str:
 def test_a_line_has_the_share_by_trace_and_by_explanation() -> None:
     assert line(profiled(), explained(0.03)) == (
         "trace of 2n1g: rank 1 communicates for 40.0% of a step; 25.0% of that beside computing, 30.0% of a step exposed; "
-        "30.0% by --explain; idle 10.0%; longest: aten::mm 25.0%, aten::add 5.0%\n"
+        "30.0% transfer by --explain; idle 10.0%; longest: aten::mm 25.0%, aten::add 5.0%\n"
+    )
+    assert "30.0% of a step exposed; of it 20.0% waiting for other ranks and 10.0% transfer; idle" in line(
+        profiled(waiting=0.2)
     )
     assert "by --explain" not in line(profiled()) + line(profiled(), explained(None))
 
 
 def test_the_table_has_a_row_for_each_rank_and_its_operators_below() -> None:
     table = profile.table([profiled()], [explained(0.02)])
-    assert table.rows == (("2n1g", "1", "node2", "20.00", "40.0%", "25.0%", "30.0%", "20.0%", "10.0%"),)
+    assert table.rows == (("2n1g", "1", "node2", "20.00", "40.0%", "25.0%", "30.0%", "–", "20.0%", "10.0%"),)
     assert table.footnotes == ("2n1g rank 1, 5 steps: aten::mm 25.0% (12), aten::add 5.0% (3)",)
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
+import pytest
+
+from orchestrator.record.telemetry import Event
 from orchestrator.results.rank_parts import RankParts
 from orchestrator.results.run import Lowered, RunResult
 from orchestrator.results.slow_ranks import compared
+from orchestrator.results.telemetry.use import GpuUse, NodeUse, RunUse
 from tests.support.summaries import runs
 
 BLOCKS = 16
@@ -82,6 +87,76 @@ def test_what_is_known_of_the_node_stands_beside_it() -> None:
     (words,) = compared(made).words
     assert "; clocks lowered by temperature: for 30% of the run" in words and "40% of the processors of node3" in words
     assert "node1" not in words and "90%" not in words
+
+
+def sampled(run: RunResult, slow: str, **changes: Any) -> RunResult:
+    """The run with samples of four nodes that are alike but for one of them."""
+    gpu = GpuUse("NVIDIA H200", "GPU-0", False, 640.0, True, 99.0, 1755.0, 1980.0, 64.0, None)
+    node = NodeUse("", 10, 8, (gpu,), 0.5, 0.1, None, (), None, None, {}, (), None, stolen_cores=0.0)
+    of_gpu = {name: value for name, value in changes.items() if hasattr(gpu, name)}
+    other = replace(
+        node, **{name: value for name, value in changes.items() if name not in of_gpu}, gpus=(replace(gpu, **of_gpu),)
+    )
+    return replace(run, use=RunUse(10.0, tuple(replace(other if host == slow else node, host=host) for host in FOUR)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause", "words"),
+    [
+        (
+            {"sm_mhz": 1410.0, "celsius": 83.0, "power_w": 520.0},
+            "device",
+            "its own devices are slower: its clocks are 19.7% lower; "
+            "its GPUs have 1410 MHz, 83 °C, 520 W (others: 1755 MHz, 64 °C, 640 W)",
+        ),
+        (
+            {"errors": {"memory, corrected": 12}, "link_errors": {"eth0": 3}},
+            "device",
+            "its own devices are slower: errors of a GPU's memory, corrected (12); errors of link eth0 (3); "
+            "its GPUs have 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
+        ),
+        (
+            {"foreign_cores": 2.0, "events": (Event(5.0, "busy", name="python", user="bob", cores=1.9),), "sm_mhz": 1500.0},
+            "others",
+            "others take from it: processes that are not of the run used 2.0 of its 8 processors, most of it by python of bob "
+            "(others: 0.1); its clocks are 14.5% lower; its GPUs have 1500 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
+        ),
+        (
+            {"stolen_cores": 1.0},
+            "others",
+            "others take from it: other machines of the hypervisor used 1.0 of its 8 processors (others: 0.0); "
+            "its GPUs have 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
+        ),
+        (
+            {"held": 0.83},
+            "others",
+            "others take from it: its limit of processor time (cpu.max) held it in 83% of all periods; "
+            "its GPUs have 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
+        ),
+        (
+            {"foreign_cores": 0.4},
+            "unknown",
+            "nothing that was sampled tells why: its GPUs have 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
+        ),
+    ],
+)
+def test_what_others_take_from_a_node_is_told_from_what_its_devices_do(changes: Any, cause: str, words: str) -> None:
+    (slow,) = compared([sampled(run, "node3", **changes) for run in repeats(FOUR, {2: 0.12})]).slow
+    assert (slow.rank, slow.host, slow.part, slow.cause) == (2, "node3", "compute", cause)
+    assert slow.words.partition("which wait for it; ")[2] == words
+
+
+def test_what_all_nodes_have_alike_slows_none_of_them() -> None:
+    alike = [sampled(run, "node3") for run in repeats(FOUR, {2: 0.12})]
+    (use,) = {run.use.seconds: run.use for run in alike if run.use}.values()
+    busy = replace(use, nodes=tuple(replace(node, foreign_cores=4.0, held=0.5) for node in use.nodes))
+    (slow,) = compared([replace(run, use=busy) for run in alike]).slow
+    assert slow.cause == "unknown" and "processors" not in slow.words
+
+
+def test_of_a_node_that_was_not_sampled_nothing_is_said() -> None:
+    (slow,) = compared(repeats(FOUR, {2: 0.12})).slow
+    assert slow.cause == "" and slow.words.endswith("which wait for it")
 
 
 def test_runs_on_other_nodes_than_the_last_are_not_pooled_with_it() -> None:

@@ -87,6 +87,13 @@ def rank_lines(framework: str, text: str) -> list[tuple[int, int]]:
     return [(int(match["rank"]), int(match["world_size"])) for match in matches if match]
 
 
+def rank_parts(framework: str, text: str) -> dict[str, Any]:
+    """The parts of its steps that a rank printed, as the folder's own pattern finds them."""
+    (match,) = filter(None, (re.match(grammar(framework)["rank_parts"], line) for line in text.splitlines()))
+    facts: dict[str, Any] = json.loads(match["json"])
+    return facts
+
+
 def free_port() -> int:
     """A port of loopback that nobody has."""
     with socket.socket() as probe:

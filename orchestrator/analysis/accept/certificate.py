@@ -6,14 +6,16 @@ The same files give the same certificate on any machine, so `orch verify` comput
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator import yamlfile
 from orchestrator.analysis.accept.bars import against_earlier, against_others, against_references, confirmed, measured
 from orchestrator.analysis.accept.nodes import by_checks, by_links, by_runs
+from orchestrator.analysis.accept.seen import of_hangs, of_runs, see
 from orchestrator.analysis.accept.units import CLUSTER, Group, groups_of
 from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
+from orchestrator.analysis.hang import hangs_of_bench
 from orchestrator.checks.facts import serials
 from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, references_of, suite_of
 from orchestrator.record import BenchDir
@@ -33,13 +35,18 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """The verdict of a node, and what it is: its address, and by name what identifies the machine and its devices."""
+    """The verdict of a node, and what it is: its address, and by name what identifies the machine and its devices.
+
+    ``seen`` is what else its runs showed of it and no bar judges, each with its stage: that other ranks waited for it, that a
+    run hung because of it, lowered clocks, load by others, errors that its counters grew by, less power than the others.
+    """
 
     host: str
     address: str
     serials: Mapping[str, str]
     verdict: str
     why: tuple[str, ...]
+    seen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,7 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
     facts, checks = folder.checks()
     judged: list[Judged] = []
     made: list[_Made] = []
+    seen: dict[str, list[str]] = {}
     stages: list[StageRun] = []
     for stage in suite.stages:
         if stage.name not in record.stages:
@@ -129,20 +137,25 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         for attempt, bench, results in zip(attempts, benches, read, strict=True):
             if not (stage.optional and not results):
                 judged.append(by_runs(stage.name, bench, results, attempt.hosts, blames=blames))
+            hangs = hangs_of_bench(bench, results)
+            see(seen, stage.name, of_hangs(hangs))
             if attempt is attempts[-1]:
                 summary = of_bench(planned_runs(bench, results), notes_of(bench))
                 made.append(_Made(stage, bench, attempt.hosts, results, summary))
                 good = sum(run.is_good for run in results)
                 configurations = tuple(dict.fromkeys(f"{row.series} {row.shape}" for row in (*summary.rows, *summary.sheets)))
                 planned = len(bench.record().runs)
-                notes = tuple(dict.fromkeys([*summary.notes, *(note for row in summary.rows for note in row.qualifications)]))
+                see(seen, stage.name, of_runs(summary, results))
+                unnamed = [f"{hang.run_id}: {hang.sentence}" for hang in hangs if hang.sentence and not hang.host]
+                of_rows = (note for row in summary.rows for note in row.qualifications)
+                notes = tuple(dict.fromkeys([*summary.notes, *unnamed, *of_rows]))
                 run = StageRun(stage.name, stage.title, attempt.bench_id, configurations, attempt.hosts, good, planned, notes)
                 stages.append(run)
     values, of_bars, not_compared = _bars(made, references, record)
     judged += of_bars
     not_tested = {**_not_tested(record, suite, made, bool(facts)), **not_compared}
     findings = [finding for bar in judged for finding in bar.findings]
-    nodes = _nodes(record, facts, judged, findings)
+    nodes = tuple(replace(node, seen=tuple(seen.get(node.host, ()))) for node in _nodes(record, facts, judged, findings))
     verdict = worst([*(finding.verdict for finding in findings), *(node.verdict for node in nodes)])
     if verdict == PASS and (not made or set(record.stages) - set(record.over)):
         verdict = UNDECIDED

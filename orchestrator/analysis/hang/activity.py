@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.record.hang_report import Collective, RankSeen
 
-__all__ = ["ANY_TIME", "Activity", "activity", "listed"]
+__all__ = ["ANY_TIME", "Activity", "activity", "listed", "main_stack"]
 
 ANY_TIME = ("start", "compile", "checkpoint", "evaluate", "end")
 """Phases of which a rank says that they may take any time."""
@@ -118,7 +118,22 @@ def _frames(seen: RankSeen) -> list[str]:
     named = [names for names in threads if names]
     if not named:
         return []
-    return named[0] if "MainThread" in "".join(seen.python[:4]) else named[-1]
+    return named[0] if _is_of_py_spy(seen) else named[-1]
+
+
+def main_stack(seen: RankSeen) -> tuple[str, ...]:
+    """Return the main thread's stack, innermost first: the last that faulthandler writes, the first that py-spy does."""
+    starts = [number for number, line in enumerate(seen.python) if line.startswith(("Thread ", "Current thread "))]
+    if not starts:
+        return seen.python
+    if _is_of_py_spy(seen):
+        return seen.python[starts[0] + 1 : starts[1] if len(starts) > 1 else None]
+    return seen.python[starts[-1] + 1 :]
+
+
+def _is_of_py_spy(seen: RankSeen) -> bool:
+    """Whether py-spy wrote the stacks, which names threads and begins with the main one."""
+    return "MainThread" in "".join(seen.python[:4])
 
 
 def _innermost(seen: RankSeen) -> str:

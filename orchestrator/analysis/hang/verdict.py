@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.hang.activity import Activity, activity, listed
 from orchestrator.record.hang_report import HangReport, RankSeen
+from orchestrator.record.hang_verdict import MOST_NAMED, Verdict, subject
 
-__all__ = ["LATE", "NOW", "SOON", "Verdict", "gone_on", "verdict"]
+__all__ = ["LATE", "NOW", "SOON", "gone_on", "verdict"]
 
 NOW = ("frozen", "pipe", "stopped")
 """Kinds of verdicts that no working program explains."""
@@ -22,37 +23,6 @@ SOON = ("ahead", "asleep", "collectives", "ended", "worker")
 LATE = ("computes", "link", "storage")
 """Kinds that work, a network or a disk may get over by themselves."""
 _LEAST_RETRANSMITS = 2
-_MOST_NAMED = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Why a run does not go on.
-
-    ``kind`` is what the named ranks do, `link`, `pause`, or `unknown`, which names nobody. ``ranks`` are those named, on
-    ``host``; both are empty where no rank is. ``subject``, ``words`` and ``rest`` make the sentence.
-    """
-
-    kind: str
-    words: str
-    rest: str = ""
-    host: str = ""
-    ranks: tuple[int, ...] = ()
-
-    @property
-    def sentence(self) -> str:
-        """The verdict with the node of the named ranks."""
-        return f"{_subject(self.ranks)} on {self.host} {self.words}{self.rest}" if self.ranks else self.words + self.rest
-
-    @property
-    def message(self) -> str:
-        """The verdict for an error that has the node as its host."""
-        return f"{_subject(self.ranks)} {self.words}{self.rest}" if self.ranks else self.words + self.rest
-
-    @property
-    def key(self) -> tuple[str, str, tuple[int, ...]]:
-        """What two looks have to agree on."""
-        return self.kind, self.host or self.words, self.ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +79,7 @@ def gone_on(before: Mapping[str, HangReport], after: Mapping[str, HangReport]) -
         return None
     steps = sorted({now[rank].step for rank in moved})
     where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-    return Verdict("going", f"{_subject(tuple(moved))} still went on, in {where}")
+    return Verdict("going", f"{subject(tuple(moved))} still went on, in {where}")
 
 
 def _of(named: Sequence[int], ranks: Mapping[int, _Rank], kind: str = "") -> Verdict:
@@ -171,7 +141,7 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
     }
     if not pairs:
         return None
-    named = [f"{first} and {second}" for first, second in sorted(pairs)[:_MOST_NAMED]]
+    named = [f"{first} and {second}" for first, second in sorted(pairs)[:MOST_NAMED]]
     words = f"nothing arrives between {listed(named) if len(named) == 1 else '; between '.join(named)}"
     return Verdict("link", words + " (sent again and again without an answer)", f"; {_others(list(ranks), ranks)}")
 
@@ -186,14 +156,9 @@ def _others(numbers: Sequence[int], ranks: Mapping[int, _Rank]) -> str:
     by_words: dict[str, list[int]] = {}
     for number in numbers:
         by_words.setdefault(ranks[number].does.words, []).append(number)
-    parts = [f"{_subject(tuple(group))} {words if len(group) == 1 else _plural(words)}" for words, group in by_words.items()]
+    parts = [f"{subject(tuple(group))} {words if len(group) == 1 else _plural(words)}" for words, group in by_words.items()]
     more = f"; {len(parts) - 4} more groups" if len(parts) > 4 else ""
     return "; ".join(parts[:4]) + more
-
-
-def _subject(numbers: tuple[int, ...]) -> str:
-    shown = [str(number) for number in numbers[:_MOST_NAMED]] + (["others"] if len(numbers) > _MOST_NAMED else [])
-    return f"rank {shown[0]}" if len(numbers) == 1 else f"ranks {', '.join(shown)}"
 
 
 def _plural(words: str) -> str:

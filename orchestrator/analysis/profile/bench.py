@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.profile.trace import Trace, trace_of
+from orchestrator.analysis.profile.trace import Recorded, Trace, recorded
+from orchestrator.analysis.profile.waits import with_waits
 from orchestrator.errors import DataError
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.evidence import verified
@@ -52,7 +53,7 @@ def _profiled(run: RunDir, row: Row) -> Profiled:
             missing = "its extra run was not made"
         else:
             outcome = read_manifest(run).outcome
-            traces = sorted(_traces(run), key=lambda trace: trace.rank)
+            traces = with_waits(sorted(_recorded(run), key=lambda own: own.trace.rank))
             if not traces:
                 missing = f"its extra run left none: {outcome.error if outcome and outcome.error else 'see its logs'}"
     except DataError as error:
@@ -60,7 +61,7 @@ def _profiled(run: RunDir, row: Row) -> Profiled:
     return Profiled(row.series, row.shape, run.run_id, row.simulated, tuple(traces), missing)
 
 
-def _traces(run: RunDir) -> Iterator[Trace]:
+def _recorded(run: RunDir) -> Iterator[Recorded]:
     """Yield the traces of a run. Raises DataError for one that differs from its node's record or is none."""
     for slot in read_manifest(run).slots:
         record = exit_record(run, slot.host)
@@ -72,7 +73,7 @@ def _traces(run: RunDir) -> Iterator[Trace]:
                 message = f"expected a trace of at most {_MOST_BYTES >> 20} MiB, got {entry.bytes} bytes"
                 raise DataError(message, kind="result_invalid", host=slot.host, where=name)
             try:
-                yield trace_of(bytes(verified(run, slot.host, name, entry)), int(match[1]), slot.host)
+                yield recorded(bytes(verified(run, slot.host, name, entry)), int(match[1]), slot.host)
             except DataError as error:
                 error.host, error.where = slot.host, name
                 raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Span", "common", "length", "united"]
+__all__ = ["Span", "common", "length", "united", "without"]
 
 Span = tuple[float, float]
 
@@ -38,6 +38,27 @@ def common(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
         else:
             other += 1
     return shared
+
+
+def without(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
+    """Return the moments that are in the first set and not in the second.
+
+    >>> without([(0, 10)], [(2, 3), (8, 12)])
+    [(0, 2), (3, 8)]
+    """
+    rest = []
+    for begin, end in first:
+        for other_begin, other_end in second:
+            if other_end <= begin:
+                continue
+            if other_begin >= end:
+                break
+            if other_begin > begin:
+                rest.append((begin, other_begin))
+            begin = other_end
+        if begin < end:
+            rest.append((begin, end))
+    return rest
 
 
 def length(spans: Iterable[Span]) -> float:

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.analysis.profile.spans import Span, common, length, united
+from orchestrator.analysis.profile.spans import Span, common, length, united, without
 from orchestrator.errors import DataError
 from orchestrator.strictjson import strict_json
 
-__all__ = ["Operator", "Trace", "trace_of"]
+__all__ = ["Operator", "Recorded", "Trace", "recorded"]
 
 _MOST_BYTES, _MOST_EVENTS = 128 << 20, 1_000_000
 _STEP = re.compile(r"orch step [0-9]{1,9}", re.ASCII)
@@ -41,8 +41,8 @@ class Operator:
 @dataclass(frozen=True, slots=True)
 class Trace:
     """The traced steps of a rank, as shares of their time. ``communication``: collectives run; ``exposed``: and nothing is
-    computed; ``idle``: neither. ``of_device``: of a GPU, by its kernels; else of a CPU, by gloo's collectives and PyTorch's
-    operators."""
+    computed; ``waiting``: of that, until the last of the traced ranks has come, None where that cannot be told; ``idle``:
+    neither. ``of_device``: of a GPU, by its kernels; else of a CPU, by gloo's collectives and PyTorch's operators."""
 
     rank: int
     host: str
@@ -53,11 +53,23 @@ class Trace:
     exposed: float
     idle: float
     top: tuple[Operator, ...]
+    waiting: float | None = None
 
     @property
     def overlapped(self) -> float | None:
         """The share of the communication that runs beside computing; None without communication."""
         return 1 - self.exposed / self.communication if self.communication else None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A trace, and what has to be compared with those of other ranks, in µs: of each kind of collective the spans in which it
+    ran, in their order, and when one of any kind ran while nothing was computed; ``lasts``: so long the steps took."""
+
+    trace: Trace
+    sends: Mapping[str, Sequence[Span]]
+    exposed: Sequence[Span]
+    lasts: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,7 @@ class _Event:
     span: Span
 
 
-def trace_of(data: bytes, rank: int, host: str) -> Trace:
+def recorded(data: bytes, rank: int, host: str) -> Recorded:
     """Return the parts of the steps in a compressed trace. Raises DataError (result_invalid) for what is none."""
     events = list(_events(strict_json(_unpacked(data), "")))
     steps = [event.span for event in events if event.category == "user_annotation" and _STEP.fullmatch(event.name)]
@@ -91,17 +103,23 @@ def trace_of(data: bytes, rank: int, host: str) -> Trace:
         counted = list(_own_times(operators))
     communication, computing = (common(united(event.span for event in part), window) for part in (sends, computes))
     busy, sending = length(united([*communication, *computing])), length(communication)
-    return Trace(
+    exposed = without(communication, computing)
+    trace = Trace(
         rank,
         host,
         bool(kernels),
         len(steps),
         lasts / len(steps) / 1e6,
         sending / lasts,
-        (sending - length(common(communication, computing))) / lasts,
+        length(exposed) / lasts,
         1 - busy / lasts,
         _top(counted, lasts),
     )
+    by_name: dict[str, list[Span]] = defaultdict(list)
+    for event in sorted(sends, key=lambda event: event.span):
+        if window[0][0] <= event.span[0] < end:
+            by_name[event.name].append(event.span)
+    return Recorded(trace, by_name, exposed, lasts)
 
 
 def _unpacked(data: bytes) -> bytes:

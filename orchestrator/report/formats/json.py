@@ -18,7 +18,8 @@ __all__ = ["SCHEMA", "render"]
 SCHEMA = 7
 """1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of planned runs.
 5: labels, skipped configurations. 6: rows of any metric, each with its unit and key; `speed` is `value`; expectations.
-7: where the steady state of a repeat began; telemetry of runs; the parts of the steps of each rank; profiles."""
+7: where the steady state of a repeat began; telemetry of runs; the parts of the steps of each rank; profiles;
+hangs."""
 
 
 def render(summary: Summary) -> str:

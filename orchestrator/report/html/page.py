@@ -15,11 +15,13 @@ from itertools import islice
 from typing import Any
 
 from orchestrator.analysis.explain import Explanation
+from orchestrator.analysis.hang import Hang
 from orchestrator.analysis.profile import Profiled
 from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.inventory import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explain as explanations
+from orchestrator.report import hang as hang_tables
 from orchestrator.report import profile as traces
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, details, series_tables, sheet_tables
 from orchestrator.report.html import charts, metric_charts, use_charts
@@ -70,9 +72,10 @@ def render(
     reference_notes: Sequence[str] = (),
     explained: Sequence[Explanation] = (),
     profiles: Sequence[Profiled] = (),
+    hangs: Sequence[Hang] = (),
 ) -> str:
-    """Return the page. ``results`` are all runs in execution order; ``references``, ``explained`` and ``profiles``, the traces
-    of extra runs, are shown if given."""
+    """Return the page. ``results`` are all runs in execution order; ``references``, ``explained``, ``profiles``, the traces of
+    extra runs, and ``hangs`` are shown if given."""
     turns = {result.run_id: Turn(order, result, account.runs[result.run_id]) for order, result in enumerate(results, start=1)}
     series = tuple(_series(summary, turns, references))
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
@@ -92,6 +95,8 @@ def render(
             metrics=tuple(_metrics(summary, turns)),
             notes=(*summary.notes, *account.notes, *reference_notes),
             failed=_failed(turns.values()),
+            hangs=tuple(map(hang_tables.table, hangs)),
+            hang_columns=hang_tables.COLUMNS,
             count=summary.runs.planned if summary.runs else len(turns),
             missing=summary.runs.words() if summary.runs else (),
             simulated=any(result.simulated for result in results),

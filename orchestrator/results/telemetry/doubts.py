@@ -13,7 +13,7 @@ from orchestrator.inventory import fold
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.telemetry.use import NodeUse, RunUse
 
-__all__ = ["busiest", "doubts_from", "drawing_less", "lowered_by_host"]
+__all__ = ["busiest", "doubts_by_host", "doubts_from", "drawing_less", "lowered_by_host"]
 
 _APART = 0.1
 """GPUs of one model that do the same work differ in power by a few percent from each other."""
@@ -59,6 +59,31 @@ def busiest(uses: Iterable[RunUse | None]) -> str:
 
 def doubts_from(uses: Sequence[RunUse | None]) -> list[str]:
     """Return the doubts about the runs of a configuration; each says in how many of them, if not in all."""
+    return [doubt.words(len(uses)) for doubt in _doubts(uses)]
+
+
+def doubts_by_host(uses: Sequence[RunUse | None]) -> dict[str, list[str]]:
+    """Return the same doubts by the nodes that they are about."""
+    by_host: dict[str, list[str]] = {}
+    for doubt in _doubts(uses):
+        for host in sorted(doubt.hosts):
+            by_host.setdefault(host, []).append(doubt.words(len(uses)))
+    return by_host
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A doubt about nodes, and in how many runs."""
+
+    text: str
+    hosts: frozenset[str]
+    count: int
+
+    def words(self, runs: int) -> str:
+        return f"{self.text}{_counted(self.count, runs)}"
+
+
+def _doubts(uses: Sequence[RunUse | None]) -> list[_Doubt]:
     sampled = [use for use in uses if use]
     found: dict[str, tuple[set[str], int]] = {}
     for use in sampled:
@@ -69,8 +94,37 @@ def doubts_from(uses: Sequence[RunUse | None]) -> list[str]:
         for text, hosts in of_run.items():
             before, count = found.get(text, (set(), 0))
             found[text] = before | hosts, count + 1
-    texts = [f"{text} on {fold(sorted(hosts))}{_counted(count, len(uses))}" for text, (hosts, count) in found.items()]
-    return [*texts, *_less_power(sampled, len(uses))]
+    doubts = [_Doubt(f"{text} on {fold(sorted(hosts))}", frozenset(hosts), count) for text, (hosts, count) in found.items()]
+    return [*doubts, *_taken(sampled), *_less_power(sampled)]
+
+
+def _taken(uses: Sequence[RunUse]) -> list[_Doubt]:
+    """Return a doubt about the nodes that had less of their processors than they have, with how much in the worst run."""
+    doubts = []
+    for share_of, words in _TAKEN.items():
+        cases = [(place, node.host, share_of(node)) for place, use in enumerate(uses) for node in use.nodes]
+        taken = [(place, host, share) for place, host, share in cases if share >= _WORTH]
+        if taken:
+            hosts = {host for _, host, _ in taken}
+            text = f"{words.format(max(share for *_, share in taken))} on {fold(sorted(hosts))}"
+            doubts.append(_Doubt(text, frozenset(hosts), len({place for place, *_ in taken})))
+    return doubts
+
+
+def _held(node: NodeUse) -> float:
+    return node.held or 0.0
+
+
+def _stolen(node: NodeUse) -> float:
+    return (node.stolen_cores or 0.0) / max(1, node.processors)
+
+
+_TAKEN = {
+    _held: "a limit of processor time (cpu.max) held its processes in {:.0%} of all periods",
+    _stolen: "a hypervisor gave {:.0%} of the processors to other machines",
+}
+_WORTH = 0.05
+"""Share of periods, or of processors."""
 
 
 def _strangers(node: NodeUse) -> list[str]:
@@ -91,8 +145,8 @@ def _failures(node: NodeUse) -> list[str]:
     return texts
 
 
-def _less_power(uses: Sequence[RunUse], runs: int) -> list[str]:
-    """Return a text for each node that draws less than the others, or else for each GPU, with how much less in the worst
+def _less_power(uses: Sequence[RunUse]) -> list[_Doubt]:
+    """Return a doubt about each node that draws less than the others, or else for each GPU, with how much less in the worst
     run."""
     nodes: dict[str, list[Less]] = {}
     gpus: dict[str, list[Less]] = {}
@@ -104,17 +158,18 @@ def _less_power(uses: Sequence[RunUse], runs: int) -> list[str]:
         alike = len({gpu.name for node in use.nodes for gpu in node.gpus}) == 1
         for name, less in drawing_less({key: watts for key, watts in of_gpus.items() if watts} if alike else {}).items():
             gpus.setdefault(name, []).append(less)
-    found = [(f"the GPUs of {host} draw", cases) for host, cases in nodes.items()]
+    found = [(f"the GPUs of {host} draw", host, cases) for host, cases in nodes.items()]
     for name, cases in gpus.items():
         place, _, host = name.partition("\0")
         if host not in nodes:
-            found.append((f"GPU {place} of {host} draws", cases))
-    texts = []
-    for words, cases in found[:_SHOWN]:
+            found.append((f"GPU {place} of {host} draws", host, cases))
+    doubts = []
+    for words, host, cases in found[:_SHOWN]:
         worst = min(cases, key=lambda less: less.watts / less.usual)
         share = f"{1 - worst.watts / worst.usual:.0%} less than the others"
-        texts.append(f"{words} {share}: {worst.watts:.0f} W, they {worst.usual:.0f} W{_counted(len(cases), runs)}")
-    return texts
+        text = f"{words} {share}: {worst.watts:.0f} W, they {worst.usual:.0f} W"
+        doubts.append(_Doubt(text, frozenset({host}), len(cases)))
+    return doubts
 
 
 @dataclass(frozen=True, slots=True)

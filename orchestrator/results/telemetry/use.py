@@ -66,10 +66,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """A node over the window: ``processors`` of which the share ``busy`` was busy, and ``foreign_cores`` of them with
-    processes that are not of the run; watts of its processors' packages; bytes per second received and sent over its network
-    cards and ports; ``link_errors`` by card or port, without zeros; None for what is not known. ``events`` up to the end of
-    the window. ``samples``: how many rows lie in it. ``cost``: share of one processor that sampling used."""
+    """A node over the window, None for what is not known.
+
+    ``processors`` of which the share ``busy`` was busy, ``foreign_cores`` of them with processes that are not of the run, and
+    ``stolen_cores`` for other machines of a hypervisor; ``held``: the share of periods in which a control group had used up
+    the processor time that it may use, None without such a limit. Watts of its processors' packages; bytes per second received
+    and sent over its network cards and ports; ``link_errors`` by card or port, without zeros. ``events`` up to the end of the
+    window. ``samples``: how many rows lie in it. ``cost``: share of one processor that sampling used.
+    """
 
     host: str
     samples: int
@@ -85,6 +89,8 @@ class NodeUse:
     events: tuple[Event, ...]
     cost: float | None
     lines: tuple[Line, ...] = field(default=(), repr=False)
+    stolen_cores: float | None = None
+    held: float | None = None
 
     @property
     def power_w(self) -> float | None:
@@ -141,7 +147,14 @@ def node_use(host: str, samples: Telemetry, begin: float, end: float) -> NodeUse
         events=tuple(event for event in samples.events if event.at_s <= end),
         cost=samples.cost,
         lines=tuple(_lines(samples, begin, names)),
+        stolen_cores=rate_over(samples.points("stolen_s"), begin, end),
+        held=_held(samples, begin, end),
     )
+
+
+def _held(samples: Telemetry, begin: float, end: float) -> float | None:
+    periods, held = (rate_over(samples.points(f"quota.{name}"), begin, end) for name in ("periods", "held"))
+    return min(1.0, held / periods) if periods and held is not None else None
 
 
 def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float) -> GpuUse:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.hang import Verdict, verdict
+from orchestrator.analysis.hang import verdict
 from orchestrator.record.hang_report import Collective, Connection, HangReport, Process, Progress, RankSeen, Thread
+from orchestrator.record.hang_verdict import Verdict
 
 ASLEEP = RankSeen(
     rank=0, pid=1, state="S", was="S", channel="futex_wait_queue", call="futex", of="", window_s=0.5, cpu_s=0.0,

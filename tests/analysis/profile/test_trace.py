@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.profile import trace as module
-from orchestrator.analysis.profile.trace import Operator, trace_of
+from orchestrator.analysis.profile.trace import Operator, recorded
 from orchestrator.errors import DataError
 
 
@@ -25,7 +25,7 @@ STEPS = [event("orch step 21", "user_annotation", 0, 100), event("orch step 22",
 
 
 def test_on_a_cpu_collectives_of_gloo_are_held_against_operators() -> None:
-    found = trace_of(
+    found = recorded(
         packed(
             *STEPS,
             event("orch step 20", "gpu_user_annotation", 0, 900),  # of a device, where steps end later
@@ -40,7 +40,7 @@ def test_on_a_cpu_collectives_of_gloo_are_held_against_operators() -> None:
         ),
         rank=3,
         host="node4",
-    )
+    ).trace
     assert (found.rank, found.host, found.of_device, found.steps, found.step_s) == (3, "node4", False, 2, pytest.approx(100e-6))
     # Collectives run from 30 to 100 and from 190 to 200, operators from 0 to 60 and from 100 to 160.
     assert (found.communication, found.exposed, found.idle) == pytest.approx((80 / 200, 50 / 200, 30 / 200))
@@ -54,7 +54,7 @@ def test_on_a_cpu_collectives_of_gloo_are_held_against_operators() -> None:
 
 
 def test_on_a_gpu_kernels_decide_and_those_after_the_last_annotation_belong_to_the_steps() -> None:
-    found = trace_of(
+    found = recorded(
         packed(
             *STEPS,
             event("aten::mm", "cpu_op", 0, 200),
@@ -66,7 +66,7 @@ def test_on_a_gpu_kernels_decide_and_those_after_the_last_annotation_belong_to_t
         ),
         rank=0,
         host="node1",
-    )
+    ).trace
     assert found.of_device and found.step_s == pytest.approx(200e-6)
     assert (found.communication, found.exposed) == pytest.approx((200 / 400, 160 / 400))
     assert found.idle == pytest.approx((50 + 10) / 400)
@@ -77,20 +77,20 @@ def test_on_a_gpu_kernels_decide_and_those_after_the_last_annotation_belong_to_t
 
 
 def test_a_rank_alone_has_no_communication_and_no_share_of_it_beside_computing() -> None:
-    found = trace_of(packed(*STEPS, event("aten::mm", "cpu_op", 0, 200)), 0, "node1")
+    found = recorded(packed(*STEPS, event("aten::mm", "cpu_op", 0, 200)), 0, "node1").trace
     assert (found.communication, found.exposed, found.idle, found.overlapped) == (0, 0, 0, None)
 
 
 def test_what_is_no_event_is_left_out() -> None:
     odd = [None, 5, {}, {"ph": "X"}, event("aten::mm", "cpu_op", 0, 10) | {"dur": -1}, event("x", "cpu_op", 0, 1) | {"ts": "0"}]
     odd += [event("x", "cpu_op", 0, 1) | {"dur": True}, {**event("x", "cpu_op", 0, 1), "name": ["x"]}]
-    assert trace_of(packed(*STEPS, *odd), 0, "n").top == ()
+    assert recorded(packed(*STEPS, *odd), 0, "n").trace.top == ()
 
 
 def test_operators_that_nest_deeply_or_cross_have_no_negative_time() -> None:
     nested = [event(f"op{depth}", "cpu_op", depth * 0.01, 200 - depth * 0.01) for depth in range(2000)]
     crossing = [event("a", "cpu_op", 0, 100, 2), event("b", "cpu_op", 50, 150, 2), event("b", "cpu_op", 50, 150, 2)]
-    assert all(each.share >= 0 for each in trace_of(packed(*STEPS, *nested, *crossing), 0, "n").top)
+    assert all(each.share >= 0 for each in recorded(packed(*STEPS, *nested, *crossing), 0, "n").trace.top)
 
 
 WRONG = {
@@ -109,7 +109,7 @@ WRONG = {
 @pytest.mark.parametrize("data", WRONG.values(), ids=WRONG)
 def test_what_is_no_trace_is_said(data: bytes) -> None:
     with pytest.raises(DataError, match="expected"):
-        trace_of(data, 0, "node1")
+        recorded(data, 0, "node1")
 
 
 def test_a_trace_that_unpacks_to_more_than_it_may_is_refused_before_it_fills_memory(
@@ -117,10 +117,10 @@ def test_a_trace_that_unpacks_to_more_than_it_may_is_refused_before_it_fills_mem
 ) -> None:
     monkeypatch.setattr(module, "_MOST_BYTES", 1 << 20)
     with pytest.raises(DataError, match="expected a whole trace of at most 1 MiB"):
-        trace_of(gzip.compress(b"[" + b" " * (1 << 22) + b"]"), 0, "node1")
+        recorded(gzip.compress(b"[" + b" " * (1 << 22) + b"]"), 0, "node1")
 
 
 def test_more_events_than_a_trace_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_EVENTS", 3)
     with pytest.raises(DataError, match="expected at most 3 events, got 4"):
-        trace_of(packed(*STEPS, *STEPS), 0, "node1")
+        recorded(packed(*STEPS, *STEPS), 0, "node1")

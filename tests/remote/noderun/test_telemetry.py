@@ -121,10 +121,21 @@ def test_ports_count_words_of_four_bytes_and_errors_of_every_kind(tmp_path: Path
 
 def test_this_machine_counts_its_processors_and_interfaces() -> None:
     usage = counters.Usage()
-    (before,) = usage.read(0.0)
+    before, stolen = usage.read(0.0)
+    assert 0 <= stolen <= before
     judge.wait_for(lambda: usage.read(0.0)[0] > before, 20, "no processor was busy")
     assert set(counters.interface_counts()) >= {"lo"}
     assert not [name for name in counters.Interfaces(lambda _: None).names if name == "lo"]
+
+
+def test_the_closest_limit_of_processor_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As cpu.stat reads in the unified hierarchy and in that of the controller alone; a group without a limit counts none."""
+    of_pod = "usage_usec 9\nnr_periods 50\nnr_throttled 20\nthrottled_usec 7"
+    root = tree(tmp_path, {"pod/cpu.stat": of_pod, "pod/run/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0"})
+    monkeypatch.setattr(counters, "own_groups", lambda controller: [(f"{root}/pod/run", True)])
+    assert counters.Quota().read(0.0) == [50, 20]
+    monkeypatch.setattr(counters, "own_groups", lambda controller: [(f"{root}/none", True)])
+    assert counters.Quota().read(0.0) == [None, None]
 
 
 # -- AMD

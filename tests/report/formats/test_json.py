@@ -13,11 +13,13 @@ import pytest
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
+from orchestrator.analysis.hang import Hang, RankAccount, Suspicion
 from orchestrator.cli.main import program
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.expectations import expectation_of
 from orchestrator.record.telemetry import telemetry_of
 from orchestrator.report.formats import json as jsonout
+from orchestrator.report.hang import documents
 from orchestrator.results.expectations import judged
 from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.summary import Summary, summarize
@@ -75,7 +77,10 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Any:
     build(bench, "r2", repeat=2, seconds=0.51)
     build(bench, "r3", lambda planned, logs: planned["spec"].update(batch_size=128), repeat=1)
     done = CliRunner().invoke(program(), ["summarize", str(bench.path), "--json", "--against", "published", "--explain"])
-    return json.loads(done.stdout)
+    seen = RankAccount(2, "node2", 118, "step", "stopped in step 118 (state T)", False, "T", "", "", 0.0, ("x.py:3",))
+    said = (Suspicion(42.5, "no step for 4.7 s"), Suspicion(None, "it went on after 3 s"))
+    hang = Hang("r9", "stopped", "node2", (2,), "rank 2 on node2 stopped", (0, 1, 3), said, (seen,), ("node3: not collected",))
+    return json.loads(done.stdout) | {"hangs": json.loads(json.dumps(documents([hang])))}
 
 
 def problems(value: Any) -> list[str]:
@@ -129,7 +134,7 @@ def test_a_key_more_and_a_key_less_are_not(kind: str, beside: Any) -> None:
         changed = deepcopy(whole)
         at(changed, place)["unknown"] = 1
         assert problems(changed), place
-        for key in at(whole, place).keys() - {"explained"}:  # which stands alone
+        for key in at(whole, place).keys() - {"explained", "hangs"}:  # which stand alone
             changed = deepcopy(whole)
             del at(changed, place)[key]
             assert problems(changed), (*place, key)

@@ -68,6 +68,17 @@ def test_traces_are_a_table_of_their_own_and_names_of_operators_are_no_markup(tm
     trace = Trace(1, "node2", False, 5, 0.02, 0.4, 0.3, 0.1, (Operator("<b>aten</b>", 12, 0.25),))
     text = shown(tmp_path, [25], profiles=(Profiled("series", "2n1g", "b.profile-001", False, (trace,), ""),))
     section = text[text.index('<section id="traces">') : text.index('<section id="environment">')]
-    assert re.findall(r"<td>(.*?)</td>", section) == ["2n1g", "1", "node2", "20.00", "40.0%", "25.0%", "30.0%", "–", "10.0%"]
+    assert re.findall(r"<td>(.*?)</td>", section) == [
+        "2n1g",
+        "1",
+        "node2",
+        "20.00",
+        "40.0%",
+        "25.0%",
+        "30.0%",
+        "–",
+        "–",
+        "10.0%",
+    ]
     assert "&lt;b&gt;aten&lt;/b&gt; 25.0% (12)" in section and "<b>aten" not in section
     assert '<section id="traces">' not in shown(tmp_path / "without", [25])

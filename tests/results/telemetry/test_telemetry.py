@@ -16,7 +16,7 @@ from orchestrator.results.hardware import loaded_in, slowed_in
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import summarize
-from orchestrator.results.telemetry.doubts import busiest, doubts_from, drawing_less
+from orchestrator.results.telemetry.doubts import busiest, doubts_by_host, doubts_from, drawing_less
 from orchestrator.results.telemetry.over_window import energy_per_sample, grown_by, mean_over, rate_over
 from orchestrator.results.telemetry.use import NodeUse
 from tests.support.run_folders import BATCH, WORLD, build
@@ -214,6 +214,28 @@ def test_a_node_that_draws_less_is_said_once_and_a_single_gpu_by_its_place(bench
 def test_a_gpu_that_draws_less_is_named(bench: BenchDir) -> None:
     run = sampled(bench, lambda node: gpus(2, lambda gpu, at: 540.0 if node and gpu else 640.0 + gpu))
     assert doubts_from([run.use]) == ["GPU 1 of node2 draws 16% less than the others: 540 W, they 640 W"]
+
+
+def test_processors_that_a_limit_or_a_hypervisor_keeps_are_a_doubt_about_their_node(bench: BenchDir) -> None:
+    """Of ten periods a second eight are held, of eight processors two are given away: each on one node, little on the other."""
+
+    def columns(node: int) -> dict[str, Column]:
+        held, stolen = (8, 0.1) if node else (0.1, 2)
+        return {
+            "quota.periods": lambda at: 10 * at,
+            "quota.held": lambda at: held * at,
+            "stolen_s": lambda at: stolen * at,
+        }
+
+    run = sampled(bench, columns)
+    assert run.use and [(node.held, node.stolen_cores) for node in run.use.nodes] == [
+        (pytest.approx(0.01), pytest.approx(2)),
+        (pytest.approx(0.8), pytest.approx(0.1)),
+    ]
+    limited = "a limit of processor time (cpu.max) held its processes in 80% of all periods on node2"
+    stolen = "a hypervisor gave 25% of the processors to other machines on node1"
+    assert doubts_from([run.use]) == [limited, stolen]
+    assert doubts_by_host([run.use, None]) == {"node2": [f"{limited}, in 1 of 2 runs"], "node1": [f"{stolen}, in 1 of 2 runs"]}
 
 
 def test_processors_network_and_packages_are_rates_over_the_window(bench: BenchDir) -> None:

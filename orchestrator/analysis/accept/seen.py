@@ -1,0 +1,53 @@
+"""What the runs of an acceptance showed of each node beside their numbers, which no bar judges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from orchestrator.analysis.hang import Hang
+from orchestrator.results import RunResult
+from orchestrator.results.hardware import loaded_in, on_host, slowed_in
+from orchestrator.results.summary import Summary
+from orchestrator.results.telemetry.doubts import doubts_by_host
+
+__all__ = ["of_hangs", "of_runs", "see"]
+
+_Texts = Iterable[tuple[str, str]]
+"""Hosts, and what was seen of them."""
+
+
+def see(seen: dict[str, list[str]], stage: str, texts: _Texts) -> None:
+    """Add to what was seen of hosts, each text once."""
+    for host, text in texts:
+        words = f"{stage}: {text}"
+        if words not in seen.setdefault(host, []):
+            seen[host].append(words)
+
+
+def of_hangs(hangs: Sequence[Hang]) -> _Texts:
+    """Yield the verdict on each hang that names ranks of one node."""
+    for hang in hangs:
+        if hang.host:
+            yield hang.host, f"{hang.run_id} was ended: {hang.sentence}"
+
+
+def of_runs(summary: Summary, results: Sequence[RunResult]) -> _Texts:
+    """Yield the ranks that others waited for, then what the samples of each node tell, of the runs of each configuration."""
+    for row in summary.rows:
+        for slow in row.slow:
+            yield slow.host, slow.words
+    for runs in _by_configuration(results).values():
+        hosts = dict.fromkeys(host for run in runs for host in (*run.facts, *run.loaded))
+        for host in hosts:
+            of_host = on_host(host, runs)
+            yield from ((host, text) for text in (*slowed_in(of_host), *loaded_in(of_host)))
+        for host, texts in doubts_by_host([run.use for run in runs]).items():
+            yield from ((host, text) for text in texts)
+
+
+def _by_configuration(results: Sequence[RunResult]) -> Mapping[str, list[RunResult]]:
+    by_spec: dict[str, list[RunResult]] = {}
+    for run in results:
+        if run.is_good and run.spec:
+            by_spec.setdefault(repr(run.spec), []).append(run)
+    return by_spec

@@ -1,0 +1,143 @@
+"""What a node was like over the window of its runs, against the other nodes: what others took from it, what its devices did.
+
+A node that computes longer than the others may be slow itself, or others may use its processors: the two are told apart. All
+figures are those of exactly the steps of the window, the median over the runs; those of the others are the median over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.results.numbers.throughput import WORTH, median
+from orchestrator.results.telemetry.doubts import busiest
+from orchestrator.results.telemetry.use import NodeUse, RunUse
+
+__all__ = ["Conditions", "conditions_against_others"]
+
+_TAKEN = 0.05
+"""Share of its processors, or of periods, that others have to take from a node beyond what they take from the other nodes."""
+_Value = Callable[[NodeUse], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """``by_others``: what took processors or GPUs from the node and not from the other ones. ``of_devices``: in what its
+    devices are worse, such as slower clocks. ``figures``: clocks, temperature and power, whatever they are. Empty where
+    nothing was sampled; ``is_sampled``: whether the node and another one were."""
+
+    by_others: tuple[str, ...] = ()
+    of_devices: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+    is_sampled: bool = False
+
+
+def conditions_against_others(host: str, uses: Sequence[RunUse | None]) -> Conditions:
+    """Return what a node was like in runs that sampled it and another node."""
+    pairs = [(own, others) for use in uses if use for own, others in [_divided(host, use)] if own and others]
+    if not pairs:
+        return Conditions()
+    processors = pairs[0][0].processors
+    by_others = [
+        *_taken(pairs, lambda node: node.foreign_cores, processors, "processes that are not of the run", _busiest(host, uses)),
+        *_taken(pairs, lambda node: node.stolen_cores, processors, "other machines of the hypervisor"),
+        *_held(pairs),
+        *_strangers(pairs),
+    ]
+    return Conditions(tuple(by_others), tuple(_of_devices(pairs)), tuple(_figures(pairs)), is_sampled=True)
+
+
+_Pairs = Sequence[tuple[NodeUse, Sequence[NodeUse]]]
+
+
+def _divided(host: str, use: RunUse) -> tuple[NodeUse | None, list[NodeUse]]:
+    own = next((node for node in use.nodes if node.host == host), None)
+    return own, [node for node in use.nodes if node.host != host]
+
+
+def _against(pairs: _Pairs, value: _Value) -> tuple[float, float | None] | None:
+    """Return a figure of the node and that of the others, None for theirs if it is not known; None if that of the node is."""
+    own = [figure for node, _ in pairs if (figure := value(node)) is not None]
+    others = [figure for _, rest in pairs for node in rest if (figure := value(node)) is not None]
+    return (median(own), median(others) if others else None) if own else None
+
+
+def _taken(pairs: _Pairs, value: _Value, processors: int, who: str, most: str = "") -> list[str]:
+    found = _against(pairs, value)
+    if not found or processors < 1 or found[0] - (found[1] or 0.0) < _TAKEN * processors:
+        return []
+    return [f"{who} used {found[0]:.1f} of its {processors} processors{most}{_beside(found[1], '{:.1f}')}"]
+
+
+def _held(pairs: _Pairs) -> list[str]:
+    found = _against(pairs, lambda node: node.held)
+    if not found or found[0] - (found[1] or 0.0) < _TAKEN:
+        return []
+    return [f"its limit of processor time (cpu.max) held it in {found[0]:.0%} of all periods{_beside(found[1], '{:.0%}')}"]
+
+
+def _strangers(pairs: _Pairs) -> list[str]:
+    """Return the names of processes that are not of the run on its GPUs."""
+    names = dict.fromkeys(event.name or "a process" for node, _ in pairs for event in node.events if event.kind == "process")
+    return [f"{name} used a GPU of it too" for name in names][:4]
+
+
+def _of_devices(pairs: _Pairs) -> list[str]:
+    """Return in what its GPUs and links are worse than those of the others."""
+    texts = []
+    clock = _against(pairs, _clock)
+    if clock and clock[1] and clock[0] < (1 - WORTH) * clock[1]:
+        texts.append(f"its clocks are {1 - clock[0] / clock[1]:.1%} lower")
+    own, others = (
+        {name: count for node in nodes for name, count in _errors(node).items()}
+        for nodes in ([node for node, _ in pairs], [node for _, rest in pairs for node in rest])
+    )
+    return texts + [f"errors of {name} ({count})" for name, count in own.items() if name not in others]
+
+
+def _errors(node: NodeUse) -> dict[str, int]:
+    of_gpus: dict[str, int] = {}
+    for gpu in node.gpus:
+        for kind, count in gpu.errors.items():
+            of_gpus[f"a GPU's {kind}"] = of_gpus.get(f"a GPU's {kind}", 0) + count
+    return of_gpus | {f"link {name}": count for name, count in node.link_errors.items()}
+
+
+def _figures(pairs: _Pairs) -> list[str]:
+    """Return clocks, temperature and power of its GPUs, and the power of its processors, beside those of the others."""
+    known = [
+        (found, words)
+        for value, words in ((_clock, "{:.0f} MHz"), (_hottest, "{:.0f} °C"), (_power, "{:.0f} W"))
+        if (found := _against(pairs, value))
+    ]
+    texts = []
+    if known:
+        own, others = (
+            ", ".join(words.format(found[place]) for found, words in known if found[place] is not None) for place in (0, 1)
+        )
+        texts.append(f"its GPUs have {own}{f' (others: {others})' if others else ''}")
+    if packages := _against(pairs, lambda node: node.packages_w):
+        texts.append(f"its processors draw {packages[0]:.0f} W{_beside(packages[1], '{:.0f} W')}")
+    return texts
+
+
+def _clock(node: NodeUse) -> float | None:
+    """Return the clock of its slowest GPU, which the others of a node wait for."""
+    return min((gpu.sm_mhz for gpu in node.gpus if gpu.sm_mhz is not None), default=None)
+
+
+def _hottest(node: NodeUse) -> float | None:
+    return max((gpu.celsius for gpu in node.gpus if gpu.celsius is not None), default=None)
+
+
+def _power(node: NodeUse) -> float | None:
+    return node.power_w
+
+
+def _beside(figure: float | None, form: str) -> str:
+    return "" if figure is None else f" (others: {form.format(figure)})"
+
+
+def _busiest(host: str, uses: Sequence[RunUse | None]) -> str:
+    """Return which of the processes on a node that are not of the run took most; empty if none is known."""
+    return busiest(RunUse(use.seconds, tuple(node for node in use.nodes if node.host == host)) for use in uses if use)
