@@ -34,7 +34,7 @@ def nodes(
 
     from orchestrator.errors import ConfigError
     from orchestrator.record import Project
-    from orchestrator.record.node_states import GOOD, OUT, NodeState, node_states, now, store
+    from orchestrator.record.node_states import GOOD, OUT, NodeState, change, node_states, now
     from orchestrator.report.text import one_line
 
     if (out or good) != bool(hosts) or (out and good):
@@ -42,12 +42,12 @@ def nodes(
     if reason and not (out or good):
         raise ConfigError("expected --out or --good together with --reason", where="--reason")
     project = Project.here(os.environ)
-    known = node_states(project.nodes)
     if hosts:
         said = reason or ("taken out" if out else "taken back")
         changed = {host.name: NodeState(OUT if out else GOOD, host.address, said, "", now()) for host in select(hosts).hosts}
-        known |= changed
-        store(project.nodes, known)
+        _, known = change(project.nodes, lambda before: {**before, **changed})
+    else:
+        known = node_states(project.nodes)
     if as_json:
         print_json({host: asdict(state) for host, state in known.items()})
         return
