@@ -301,12 +301,15 @@ def print_json(value: Any) -> None:
 
 
 def find_bench(name: str) -> BenchDir:
-    """Return the bench with this name, directory or label, or the latest of the project. Raise ConfigError if there is none."""
+    """Return the bench with this name, directory or label, the last one of an acceptance, or the latest of the project. Raise
+    ConfigError if there is none."""
+    from orchestrator.cli.acceptances import stage_of
     from orchestrator.errors import ConfigError
     from orchestrator.record import BenchDir, Project, latest
 
-    if name:
-        return BenchDir.open(bench_path(name))
+    stage = stage_of(name)
+    if stage or name:
+        return BenchDir.open(stage or bench_path(name))
     runs = Project.here(os.environ).runs
     newest = latest(runs)
     if newest is None:

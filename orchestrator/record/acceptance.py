@@ -44,7 +44,8 @@ class AcceptanceRecord:
     ``document`` is the text of its suite, ``references`` the texts of the reference data, ``device`` is ``cuda`` or ``cpu``.
     ``stages`` are those that are planned, in order, ``left_out`` the others with the reasons. ``attempts`` are the benches in
     the order in which they began; ``over`` are the stages that are done, with the reason if there was nothing to measure.
-    ``earlier`` has the id and the measured values of the last accepted run of these hosts, as its certificate has them."""
+    ``earlier`` has the id and the measured values of the last accepted run of these hosts, as its certificate has them.
+    ``sign`` is the file of the key that is to sign the certificate; empty for none."""
 
     acceptance_id: str
     created: str
@@ -65,6 +66,12 @@ class AcceptanceRecord:
     over: Mapping[str, str] = field(default_factory=dict)
     earlier: Mapping[str, Any] = field(default_factory=dict)
     out: Mapping[str, str] = field(default_factory=dict)
+    sign: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every stage is over."""
+        return set(self.stages) <= set(self.over)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> AcceptanceRecord:
@@ -189,5 +196,6 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "over": names,
     "earlier": earlier_values,
     "out": names,
+    "sign": text,
 }
 assert set(_READERS) == {item.name for item in fields(AcceptanceRecord)}

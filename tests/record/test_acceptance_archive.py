@@ -96,5 +96,8 @@ def test_a_signature_names_its_signer_and_no_other_seal_or_signer_passes(tmp_pat
         sign(seal_of_it, tmp_path / "none")
     (tmp_path / "no-key").write_text("hello")
     os.chmod(tmp_path / "no-key", 0o600)
+    with pytest.raises(ConfigError, match="expected a key of ssh, ssh-keygen says"):
+        sign(seal_of_it, tmp_path / "no-key")
+    (tmp_path / "no-key").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     with pytest.raises(ConfigError, match="ssh-keygen does not sign"):
         sign(seal_of_it, tmp_path / "no-key")
