@@ -181,10 +181,12 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
 
     from orchestrator.cli.acceptance import certify
     from orchestrator.errors import OrchError
+    from orchestrator.files import remove_parts
     from orchestrator.record import owned
 
     folder = acceptance.folder
     with owned(folder):
+        remove_parts(folder.path)
         try:
             acceptance.carry_out()
         except OrchError:

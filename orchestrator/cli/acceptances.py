@@ -32,8 +32,14 @@ def unfinished(name: str) -> AcceptanceDir | None:
 
 
 def stage_of(name: str) -> Path | None:
-    """Return the folder of the last bench of an acceptance, by its name or directory; without a name that of the newest one, as
-    long as it is under way. None for anything else. Raises ConfigError for an acceptance without a bench."""
+    """Return the folder of the last bench of an acceptance, by its name or directory, or of the bench of a stage by its own
+    name; without a name that of the newest acceptance, as long as it is under way. None for anything else. Raises ConfigError
+    for an acceptance without a bench."""
+    runs = Project.here(os.environ).runs
+    if name and "/" not in name:
+        for acceptance in acceptances(runs):
+            if (acceptance.path / name / "bench.json").is_file():
+                return acceptance.path / name
     folder = unfinished(name)
     if folder is None:
         return None

@@ -149,7 +149,7 @@ def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_
 ) -> None:
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
     folder = acceptance(tmp_path / "runs", {}, nodes=3, name="a1-small")
-    assert find_bench("a1-small").path == folder.path / "a1-small.bench"
+    assert find_bench("a1-small").path == folder.path / "a1-small.bench" == find_bench("a1-small.bench").path
     with pytest.raises(ConfigError, match="no bench yet"):
         find_bench("")
     folder.change(lambda record: replace(record, over={"checks": ""}))
