@@ -85,6 +85,9 @@ def test_a_signature_names_its_signer_and_no_other_seal_or_signer_passes(tmp_pat
     assert signer(seal_of_it, signature, allowed) == "ops@example.org"
     with pytest.raises(DataError, match="expected a signature of seal b"):
         signer(other, signature, allowed)
+    allowed.write_text(f"!ops@example.org,*@example.org {(tmp_path / 'ours.pub').read_text()}")
+    assert signer(seal_of_it, signature, allowed) == "*@example.org", "who is excluded has not signed"
+    allowed.write_text(f'ops@example.org namespaces="orch" {(tmp_path / "ours.pub").read_text()}')
     strangers = tmp_path / "strangers"
     strangers.write_text(f"ops@example.org {(tmp_path / 'theirs.pub').read_text()}")
     with pytest.raises(DataError, match="by a signer in"):
