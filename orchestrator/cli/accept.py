@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,7 +33,7 @@ from orchestrator.cli.options import (
 from orchestrator.cli.suite_plan import SuitePlan, planned_suite, show
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from orchestrator.analysis.accept import Certificate
@@ -156,12 +157,11 @@ def gated(selection: Selection, suite: str, bases: Sequence[Path], limits: Limit
     """
     from orchestrator.cli.acceptance import certify
     from orchestrator.errors import Regression
-    from orchestrator.record import owned
     from orchestrator.report.accept import lines
 
     plan = planned_suite(suite, selection, bases, None)
     acceptance = begun(plan, selection, bases, limits, budget_s=None, accept_new=accept_new)
-    with owned(acceptance.folder):
+    with _held(acceptance.folder):
         acceptance.carry_out()
         certificate = certify(acceptance.folder)
     remember(selection.project, certificate)
@@ -181,12 +181,9 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
 
     from orchestrator.cli.acceptance import certify
     from orchestrator.errors import OrchError
-    from orchestrator.files import remove_parts
-    from orchestrator.record import owned
 
     folder = acceptance.folder
-    with owned(folder):
-        remove_parts(folder.path)
+    with _held(folder):
         try:
             acceptance.carry_out()
         except OrchError:
@@ -196,6 +193,25 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
         certificate = certify(folder)
     remember(acceptance.selection.project, certificate)
     _tell(certificate, folder, sealed(folder, sign), as_json)
+
+
+@contextmanager
+def _held(folder: AcceptanceDir) -> Iterator[None]:
+    """Hold an acceptance for this process. A signal that no bench takes ends it with how to go on. Raises Interrupted."""
+    import shlex
+
+    from orchestrator.cli.signals import handled
+    from orchestrator.errors import Interrupted
+    from orchestrator.files import remove_parts
+    from orchestrator.record import owned
+
+    def end(number: int, _: object) -> None:
+        hint = f"to continue: orch resume {shlex.quote(folder.path.name)}"
+        raise Interrupted(number, "interrupted by a signal to the controller", hint=hint)
+
+    with owned(folder), handled(end):
+        remove_parts(folder.path)
+        yield
 
 
 def _tell(certificate: Certificate, folder: AcceptanceDir, archived: Path, as_json: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +14,12 @@ from typer.testing import CliRunner, Result
 from orchestrator.cli.acceptance import bench_of, earlier_of
 from orchestrator.cli.main import program
 from orchestrator.cli.options import find_bench
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import ConfigError, Interrupted, RunError
 from orchestrator.inventory import Host
 from orchestrator.plan.suite import suite_of
 from orchestrator.plan.suite_files import open_suite, suites
 from orchestrator.record.acceptance import AcceptanceDir
-from orchestrator.record.ownership import owned
+from orchestrator.record.ownership import holder, owned
 from tests.support.acceptances import STEADY, acceptance, hosts_of
 
 INVENTORY = "schema: 1\ndefaults: {gpus: 8}\nhosts:\n  'gpu[1-4]': {address: '10.0.0.[1-4]'}\n"
@@ -159,3 +161,17 @@ def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_
     folder.change(lambda record: replace(record, attempts=()))
     with pytest.raises(ConfigError, match="no stage of this acceptance has begun a bench yet"):
         find_bench("a1-small")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_between_benches_says_how_to_go_on(number: int, tmp_path: Path) -> None:
+    from orchestrator.cli.accept import _held
+
+    folder = acceptance(tmp_path / "runs", {}, nodes=3, name="a1-small")
+    part = folder.path / ".0123456789abcdef.part"
+    part.write_text("of a process that was killed")
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted) as ended, _held(folder):
+        os.kill(os.getpid(), number)
+    assert ended.value.exit_code == 128 + number and ended.value.hint == "to continue: orch resume a1-small"
+    assert holder(folder) is None and signal.getsignal(number) == before and not part.exists()
