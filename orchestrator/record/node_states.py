@@ -38,6 +38,11 @@ class NodeState:
     evidence: str
     since: str
 
+    def is_of(self, host: str, address: str) -> bool:
+        """Whether it is about this machine: at its address, or said of its name alone, without an inventory that has an
+        address."""
+        return self.address in (address, host)
+
 
 def node_states(path: Path) -> dict[str, NodeState]:
     """Return the state of each host that a project remembers. Raises DataError (state_damaged)."""
@@ -82,7 +87,7 @@ def judged(
     after = dict(states)
     for host, (verdict, address, reason) in verdicts.items():
         before = states.get(host)
-        if before and before.state == OUT and before.address == address:
+        if before and before.state == OUT and before.is_of(host, address):
             continue
         if verdict == "fail":
             kept = before.since if before and before.state == SUSPECT and before.address == address else since
