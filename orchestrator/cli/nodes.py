@@ -33,7 +33,7 @@ def nodes(
     """List the state of every node that the project remembers: good, suspect or out, why, and since when.
 
     `orch accept` makes nodes suspect that fail, and good when they pass. Suspect nodes and those that are out are left out of
-    `bench` and `accept`.
+    `bench`, `tune` and `accept`.
     """
     from dataclasses import asdict, replace
 
