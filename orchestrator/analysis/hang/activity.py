@@ -29,9 +29,10 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line \d+ in (?P<faulthandler>\S+)|
 @dataclass(frozen=True, slots=True)
 class Activity:
     """``kind``: stopped, traced, frozen, worker (one of its processes is stopped), unread (it writes into a full pipe whose
-    readers are stopped), pipe (into any other that is full), waits, storage, computes, reads, asleep, pauses (in a phase of any
-    length), or unknown. ``words`` continue the name of the rank. ``is_known``: whether the rank is known to be outside of every
-    collective. ``collective`` is the one that it waits in, if that is recorded."""
+    readers are stopped), pipe (into any other that is full), waits, storage, input (it sleeps until its samples are there),
+    computes, reads, asleep, pauses (in a phase of any length), or unknown. ``words`` continue the name of the rank.
+    ``is_known``: whether the rank is known to be outside of every collective. ``collective`` is the one that it waits in, if
+    that is recorded."""
 
     kind: str
     words: str
@@ -85,7 +86,8 @@ def _doing(seen: RankSeen, of: str) -> tuple[str, str]:
         return "computes", f"computes ({seen.cpu_s + seen.children_cpu_s:.2f} s in {seen.window_s:.2f} s)"
     if seen.io_bytes > _READING_BYTES:
         return "reads", f"reads or writes ({seen.io_bytes} bytes in {seen.window_s:.2f} s)"
-    return "asleep", f"sleeps{f' in {seen.call}' if seen.call else ''}"
+    where = f" in {seen.call}" if seen.call else ""
+    return ("input", f"waits{of}, asleep{where}") if of else ("asleep", f"sleeps{where}")
 
 
 def _waits(seen: RankSeen) -> Activity | None:

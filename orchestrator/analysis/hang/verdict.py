@@ -19,8 +19,8 @@ NOW = ("frozen", "stopped", "unread")
 """Kinds of verdicts that no working program explains."""
 SOON = ("ahead", "asleep", "collectives", "ended", "worker")
 """Kinds that a short pause of a working program may look like."""
-LATE = ("computes", "link", "pipe", "storage")
-"""Kinds that work, a network, a disk or a slow reader may get over by themselves."""
+LATE = ("computes", "input", "link", "pipe", "storage")
+"""Kinds that work, a network, a disk, a store of samples or a slow reader may get over by themselves."""
 _LEAST_RETRANSMITS = 2
 _LATER_S = 1.0
 """A rank has gone on after others had stopped if its last mark is later than theirs by more than this."""
