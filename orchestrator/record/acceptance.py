@@ -24,6 +24,7 @@ from orchestrator.record.state_file import check_name, damaged, read_state, writ
 __all__ = ["CERTIFICATE", "AcceptanceDir", "AcceptanceRecord", "Attempt", "acceptances", "earlier_values"]
 
 _RECORD, _CHECKS = "acceptance.json", "checks.json"
+_OF_CHECK = ("host", "name", "verdict", "found", "expected", "hint")
 CERTIFICATE = "certificate"
 """The name of the files that are derived from an acceptance, without their extensions."""
 
@@ -137,12 +138,12 @@ class AcceptanceDir:
             return {}, []
         content = read_state(path)
         facts, checks = content.get("facts"), content.get("checks")
-        if not isinstance(facts, dict) or not isinstance(checks, list):
-            raise damaged(path, "expected facts and checks")
+        if not isinstance(facts, dict) or not all(isinstance(of_host, dict) for of_host in facts.values()):
+            raise damaged(path, "expected facts of each host")
         try:
-            return facts, [names(check) for check in checks]
-        except TypeError as error:
-            raise damaged(path, f"checks: expected texts, {error}") from error
+            return facts, [{name: text(check[name]) for name in _OF_CHECK} for check in checks]
+        except (TypeError, KeyError) as error:
+            raise damaged(path, f"checks: expected texts of each check, {error}") from error
 
 
 def acceptances(root: Path) -> Iterator[AcceptanceDir]:
