@@ -137,11 +137,11 @@ class AcceptanceDir:
         if not path.exists():
             return {}, []
         content = read_state(path)
-        facts, checks = content.get("facts"), content.get("checks")
+        facts = content.get("facts")
         if not isinstance(facts, dict) or not all(isinstance(of_host, dict) for of_host in facts.values()):
             raise damaged(path, "expected facts of each host")
         try:
-            return facts, [{name: text(check[name]) for name in _OF_CHECK} for check in checks]
+            return facts, [{name: text(check[name]) for name in _OF_CHECK} for check in content["checks"]]
         except (TypeError, KeyError) as error:
             raise damaged(path, f"checks: expected texts of each check, {error}") from error
 
