@@ -129,7 +129,7 @@ def without_suspects(selection: Selection, keep: bool = False, *, say: Callable[
     left_out = {
         host.name: state
         for host in selection.hosts
-        if (state := known.get(host.name)) and state.address == host.address and state.state in unwanted
+        if (state := known.get(host.name)) and state.is_of(host.name, host.address) and state.state in unwanted
     }
     if not left_out:
         return selection

@@ -11,6 +11,7 @@ partition of an MI300. `tests/data/amd-smi` holds what real machines said, and w
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,8 +36,8 @@ def amd_gpu_facts(static: str, metric: str, process: str, owners: Mapping[str, s
     entries = _entries(static)
     if not entries or not all(_at(entry, "asic", "market_name") for entry in entries):
         raise ValueError("no gpu with asic.market_name")
-    metrics = {entry.get("gpu"): entry for entry in _entries_if_any(metric)}
-    told = [(entry, metrics.get(entry.get("gpu"), {})) for entry in entries]
+    metrics = {_number(entry): entry for entry in _entries_if_any(metric)}
+    told = [(entry, metrics.get(_number(entry), {})) for entry in entries]
     gpus = [
         {
             "index": str(index),
@@ -48,17 +49,17 @@ def amd_gpu_facts(static: str, metric: str, process: str, owners: Mapping[str, s
         }
         for index, (entry, now) in enumerate(told)
     ]
-    order = {entry.get("gpu"): str(index) for index, entry in enumerate(entries)}
+    order = {_number(entry): str(index) for index, entry in enumerate(entries)}
     processes = [
         {
-            "gpu": order[entry.get("gpu")],
+            "gpu": order[_number(entry)],
             "pid": str(info.get("pid")),
             "user": owners.get(str(info.get("pid"))),
             "name": _name(info.get("name")),
             "used_mib": _mib(_at(info, "memory_usage", "vram_mem")),
         }
         for entry in _entries_if_any(process)
-        if entry.get("gpu") in order
+        if _number(entry) in order
         for info in _processes_of(entry)
     ]
     return {
@@ -119,6 +120,8 @@ def measure(value: Any) -> float | int | None:
     value = value.get("value") if isinstance(value, Mapping) else value
     match = _NUMBER.search(str(value)) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else None
     number = float(match[0]) if match else None
+    if number is not None and not math.isfinite(number):
+        return None
     return int(number) if number is not None and number.is_integer() else number
 
 
@@ -145,6 +148,11 @@ def _entries_if_any(text: str) -> list[Mapping[str, Any]]:
         return _entries(text)
     except ValueError:
         return []
+
+
+def _number(entry: Mapping[str, Any]) -> str:
+    """Return the number of a GPU in amd-smi, as text."""
+    return str(entry.get("gpu"))
 
 
 def _at(entry: Mapping[str, Any], *path: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,29 +30,17 @@ from orchestrator.cli.options import (
     template_bases,
     waiting_s,
 )
+from orchestrator.cli.suite_plan import SuitePlan, planned_suite, show
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from orchestrator.analysis.accept import Certificate
     from orchestrator.api.selection import Selection
     from orchestrator.cli.acceptance import Acceptance
     from orchestrator.plan import Limits
-    from orchestrator.plan.bench import Bench
-    from orchestrator.plan.suite import Suite, SuiteStage
     from orchestrator.record.acceptance import AcceptanceDir
-    from orchestrator.yamlfile import Document
-
-
-@dataclass(frozen=True, slots=True)
-class SuitePlan:
-    """A suite on these hosts: its stages that are made, each with its bench, and why the others are left out."""
-
-    suite: Suite
-    document: Document
-    references: tuple[Document, ...]
-    stages: tuple[tuple[SuiteStage, Bench | None], ...]
-    left_out: Mapping[str, str]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -99,32 +87,18 @@ def accept(
     selection = without_suspects(select(hosts, exclude), with_suspects)
     budget_s = seconds(budget, "--budget") if budget else None
     plan = planned_suite(suite, selection, bases, budget_s)
+    if sign:
+        from orchestrator.record.signature import check_key
+
+        check_key(sign)  # and not after hours
     if dry_run or not plan.stages:
-        _show(plan, len(selection.hosts), as_json)
+        show(plan, len(selection.hosts), as_json)
         if not plan.stages:
-            raise ConfigError("expected a stage that fits, there is none", where="--budget")
+            where = "--budget" if budget else suite
+            raise ConfigError("expected a stage that is possible and fits, there is none", where=where)
         return
     limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
-    finish(begun(plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new), sign, as_json)
-
-
-def planned_suite(name: str, selection: Selection, bases: Sequence[Path], budget_s: float | None) -> SuitePlan:
-    """Return what a suite, by name or file, measures on these hosts within a budget. Raises ConfigError."""
-    from pathlib import Path
-
-    from orchestrator.errors import ConfigError
-    from orchestrator.plan.suite import suite_of
-    from orchestrator.plan.suite_files import open_references, open_suite
-
-    own = [folder for folder in (selection.project.root / "suites",) if folder.is_dir()]
-    document = open_suite(name, own)
-    devices = {host.device for host in selection.hosts}
-    if len(devices) > 1:
-        hint = "accept those with GPUs and those without apart: -x"
-        raise ConfigError("expected hosts of one kind, got some with GPUs and some without", where="--hosts", hint=hint)
-    suite = suite_of(document, Path(name).stem, devices.pop())
-    stages, left_out = _planned(suite, document, selection, bases, budget_s)
-    return SuitePlan(suite, document, tuple(open_references(own)), tuple(stages), left_out)
+    finish(begun(plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new, sign=sign), sign, as_json)
 
 
 def begun(
@@ -135,8 +109,10 @@ def begun(
     *,
     budget_s: float | None,
     accept_new: bool,
+    sign: Path | None = None,
 ) -> Acceptance:
     """Return the acceptance that carries a plan out; its folder exists."""
+    import re
     import sys
     import time
     from pathlib import Path
@@ -149,7 +125,7 @@ def begun(
     selection.project.prepare()
     suite = plan.suite
     record = AcceptanceRecord(
-        acceptance_id=f"{new_bench_id()}-{suite.name}",
+        acceptance_id=f"{new_bench_id()}-{re.sub('[^A-Za-z0-9_.-]', '_', suite.name)[:60]}",
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         orch=__version__,
         argv=tuple(sys.argv),
@@ -165,6 +141,7 @@ def begun(
         templates=tuple(str(base.absolute()) for base in bases),
         notes=selection.notes,
         earlier=earlier_of(selection.project.runs, suite.name, selection.hosts),
+        sign=str(sign.absolute()) if sign else "",
     )
     folder = AcceptanceDir.create(selection.project.runs, record)
     typer.echo(f"acceptance: {folder.path}", err=True)
@@ -184,10 +161,11 @@ def gated(selection: Selection, suite: str, bases: Sequence[Path], limits: Limit
 
     plan = planned_suite(suite, selection, bases, None)
     acceptance = begun(plan, selection, bases, limits, budget_s=None, accept_new=accept_new)
-    acceptance.carry_out()
-    certificate = certify(acceptance.folder)
-    sealed(acceptance.folder, None)
+    with _held(acceptance.folder):
+        acceptance.carry_out()
+        certificate = certify(acceptance.folder)
     remember(selection.project, certificate)
+    sealed(acceptance.folder, None)
     for line in lines(certificate):
         typer.echo(line, err=True)
     failed = [finding for finding in (*certificate.links, *certificate.cluster) if finding.verdict == "fail"]
@@ -203,18 +181,43 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
 
     from orchestrator.cli.acceptance import certify
     from orchestrator.errors import OrchError
-    from orchestrator.report.accept import lines, status
 
     folder = acceptance.folder
-    try:
-        acceptance.carry_out()
-    except OrchError:
-        with suppress(OrchError):  # the first error counts
-            certify(folder)
-        raise
-    certificate = certify(folder)
+    with _held(folder):
+        try:
+            acceptance.carry_out()
+        except OrchError:
+            with suppress(OrchError):  # the first error counts
+                certify(folder)
+            raise
+        certificate = certify(folder)
     remember(acceptance.selection.project, certificate)
-    archived = sealed(folder, sign)
+    _tell(certificate, folder, sealed(folder, sign), as_json)
+
+
+@contextmanager
+def _held(folder: AcceptanceDir) -> Iterator[None]:
+    """Hold an acceptance for this process. A signal that no bench takes ends it with how to go on. Raises Interrupted."""
+    import shlex
+
+    from orchestrator.cli.signals import handled
+    from orchestrator.errors import Interrupted
+    from orchestrator.files import remove_parts
+    from orchestrator.record import owned
+
+    def end(number: int, _: object) -> None:
+        hint = f"to continue: orch resume {shlex.quote(folder.path.name)}"
+        raise Interrupted(number, "interrupted by a signal to the controller", hint=hint)
+
+    with owned(folder), handled(end):
+        remove_parts(folder.path)
+        yield
+
+
+def _tell(certificate: Certificate, folder: AcceptanceDir, archived: Path, as_json: bool) -> None:
+    """Print a certificate, and exit with its verdict."""
+    from orchestrator.report.accept import lines, status
+
     if as_json:
         print_json({**certificate.as_dict(), "path": str(folder.path), "archive": str(archived), "measured": {}})
     else:
@@ -226,22 +229,30 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
 
 
 def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_json: bool) -> None:
-    """Finish an acceptance whose process is gone."""
+    """Finish an acceptance whose process is gone; one that is finished is printed as it is, with its seal and signature."""
     from contextlib import suppress
     from dataclasses import replace
     from pathlib import Path
 
     from orchestrator import yamlfile
+    from orchestrator.analysis.accept import certificate_of
     from orchestrator.cli.acceptance import Acceptance
     from orchestrator.errors import ConfigError, DataError
     from orchestrator.plan import Limits
     from orchestrator.plan.suite import suite_of
+    from orchestrator.record.acceptance import CERTIFICATE
 
-    record = folder.record()
+    record, archived = folder.record(), folder.path / f"{CERTIFICATE}.tar"
+    if record.is_over and archived.exists() and (not record.sign or archived.with_name(f"{archived.name}.sig").exists()):
+        _tell(certificate_of(folder), folder, archived, as_json)
+        return
     selection = select(record.inventory)
     known = {host.name: host for host in selection.hosts}
     if gone := [name for name in record.hosts if name not in known]:
         raise ConfigError(f"expected the hosts of the acceptance, {', '.join(gone)} are gone", where=record.inventory)
+    if moved := [name for name, address in record.hosts.items() if known[name].address != address]:
+        message = f"expected the machines of the acceptance, {', '.join(moved)} has another address now"
+        raise ConfigError(message, where=record.inventory, hint="orch accept measures the machines that are there now")
     selection = replace(selection, hosts=tuple(known[name] for name in record.hosts))
     document = yamlfile.loads(record.document, f"{folder.path.name}: suite")
     suite = suite_of(document, record.suite, record.device)
@@ -251,7 +262,7 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
         with suppress(DataError):
             limits = folder.bench(attempt.bench_id).record().limits or limits
     going_on = Acceptance(folder, selection, document, suite, bases, limits, accept_new, retry_failed)
-    finish(going_on, None, as_json)
+    finish(going_on, Path(record.sign) if record.sign else None, as_json)
 
 
 def sealed(folder: AcceptanceDir, sign: Path | None) -> Path:
@@ -269,62 +280,3 @@ def sealed(folder: AcceptanceDir, sign: Path | None) -> Path:
     if sign:
         signed(archive, target, sign)
     return target
-
-
-def _planned(
-    suite: Suite, document: Document, selection: Selection, bases: Sequence[Path], budget_s: float | None
-) -> tuple[list[tuple[SuiteStage, Bench | None]], dict[str, str]]:
-    """Return the stages that are possible and fit the budget, each with its bench, and why others are left out."""
-    from orchestrator.cli.acceptance import bench_of
-    from orchestrator.errors import ConfigError
-    from orchestrator.plan.suite import fitted
-
-    nodes = len(selection.hosts)
-    benches: dict[str, Bench | None] = {}
-    impossible: dict[str, str] = {}
-    for stage in suite.stages:
-        try:
-            benches[stage.name] = None if stage.checks else bench_of(stage, document, selection.hosts, bases)
-        except ConfigError as error:
-            impossible[stage.name] = f"{error.where}: {error.message}" if error.where else error.message
-    possible = [stage for stage in suite.stages if stage.name in benches]
-    kept, left_out = fitted(
-        [(stage, _estimate_s(stage, benches[stage.name], nodes)) for stage in possible], budget_s, impossible
-    )
-    return [(stage, benches[stage.name]) for stage in kept], left_out
-
-
-def _estimate_s(stage: SuiteStage, bench: Bench | None, nodes: int) -> float:
-    return stage.estimate_s(len(bench.planned()) if bench else 1, nodes)
-
-
-def _show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
-    """Print what would be run, and what is left out."""
-    from orchestrator.plan.words import shortest
-
-    suite, plans, left_out = plan.suite, plan.stages, plan.left_out
-    total_s = sum(_estimate_s(stage, bench, nodes) for stage, bench in plans)
-    if as_json:
-        stages = [
-            {"name": stage.name, "title": stage.title, "estimate_s": _estimate_s(stage, bench, nodes),
-             "runs": [run.run_id for run in bench.planned()] if bench else []}
-            for stage, bench in plans
-        ]  # fmt: skip
-        print_json({"suite": suite.name, "nodes": nodes, "estimate_s": total_s, "stages": stages, "left_out": dict(left_out)})
-        return
-    typer.echo(f"{suite.name}: {suite.title}; {nodes} nodes, about {shortest(round(total_s))}")
-    for stage, bench in plans:
-        runs = (
-            f"{len(bench.planned())} runs of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
-            if bench
-            else "checks"
-        )
-        typer.echo(f"  {stage.name}: {stage.title}; {runs}, about {shortest(round(_estimate_s(stage, bench, nodes)))}")
-        for bar in stage.bars:
-            place = " ".join(f"{name}={value}" for name, value in bar.at.items())
-            limits = [
-                f"{share:.0%} slower than {than}" for share, than in ((bar.peers, "peers"), (bar.earlier, "before")) if share
-            ]
-            typer.echo(f"    bar: {' '.join(filter(None, (bar.metric, place)))}, at most {' and '.join(limits)}")
-    for name, reason in left_out.items():
-        typer.echo(f"  left out: {name}: {reason}")

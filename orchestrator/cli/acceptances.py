@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from orchestrator.errors import ConfigError
 from orchestrator.record import Project
 from orchestrator.record.acceptance import AcceptanceDir, acceptances
 from orchestrator.record.rundir import bench_folders
 
-__all__ = ["named", "unfinished"]
+__all__ = ["named", "stage_of", "unfinished"]
 
 
 def named(name: str) -> AcceptanceDir | None:
@@ -27,5 +28,23 @@ def unfinished(name: str) -> AcceptanceDir | None:
     newest = next(acceptances(runs), None)
     if newest is None or any(path.name > newest.path.name for path in bench_folders(runs)[:1]):
         return None
-    record = newest.record()
-    return newest if set(record.stages) - set(record.over) else None
+    return None if newest.record().is_over else newest
+
+
+def stage_of(name: str) -> Path | None:
+    """Return the folder of the last bench of an acceptance, by its name or directory, or of the bench of a stage by its own
+    name; without a name that of the newest acceptance, as long as it is under way. None for anything else. Raises ConfigError
+    for an acceptance without a bench."""
+    runs = Project.here(os.environ).runs
+    if name and "/" not in name:
+        for acceptance in acceptances(runs):
+            if (acceptance.path / name / "bench.json").is_file():
+                return acceptance.path / name
+    folder = unfinished(name)
+    if folder is None:
+        return None
+    begun = [folder.path / attempt.bench_id for attempt in folder.record().attempts]
+    made = [path for path in begun if (path / "bench.json").is_file()]
+    if not made and name:
+        raise ConfigError("no stage of this acceptance has begun a bench yet", where=str(folder.path))
+    return made[-1] if made else None

@@ -33,15 +33,11 @@ def without_suspects(selection: Selection, keep: bool = False) -> Selection:
 
 def remember(project: Project, certificate: Certificate) -> None:
     """Store what an acceptance has found out about its nodes, and say which became suspect or good again."""
-    from orchestrator.record.node_states import SUSPECT, judged, node_states, now, store
+    from orchestrator.record.node_states import SUSPECT, change, judged, now
     from orchestrator.report.text import one_line
 
-    before = node_states(project.nodes)
     verdicts = {node.host: (node.verdict, node.address, "; ".join(node.why[:2])[:300]) for node in certificate.nodes}
-    after = judged(before, verdicts, certificate.acceptance_id, now())
-    if after == before:
-        return
-    store(project.nodes, after)
+    before, after = change(project.nodes, lambda known: judged(known, verdicts, certificate.acceptance_id, now()))
     for host, state in after.items():
         was_suspect = host in before and before[host].state == SUSPECT
         if state.state == SUSPECT and not was_suspect:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli import complete
 from orchestrator.cli.options import Json, print_json, select
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.record.node_states import NodeState
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,13 +33,14 @@ def nodes(
     """List the state of every node that the project remembers: good, suspect or out, why, and since when.
 
     `orch accept` makes nodes suspect that fail, and good when they pass. Suspect nodes and those that are out are left out of
-    `bench` and `accept`.
+    `bench`, `tune` and `accept`.
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from orchestrator.errors import ConfigError
+    from orchestrator.inventory import fold
     from orchestrator.record import Project
-    from orchestrator.record.node_states import GOOD, OUT, NodeState, node_states, now, store
+    from orchestrator.record.node_states import GOOD, OUT, NodeState, change, node_states, now
     from orchestrator.report.text import one_line
 
     if (out or good) != bool(hosts) or (out and good):
@@ -42,12 +48,22 @@ def nodes(
     if reason and not (out or good):
         raise ConfigError("expected --out or --good together with --reason", where="--reason")
     project = Project.here(os.environ)
-    known = node_states(project.nodes)
     if hosts:
         said = reason or ("taken out" if out else "taken back")
-        changed = {host.name: NodeState(OUT if out else GOOD, host.address, said, "", now()) for host in select(hosts).hosts}
-        known |= changed
-        store(project.nodes, known)
+        selection = select(hosts)
+        is_by_name = selection.source == hosts  # and not in an inventory, which may have addresses
+        changed = {host.name: NodeState(OUT if out else GOOD, host.address, said, "", now()) for host in selection.hosts}
+
+        def changing(before: Mapping[str, NodeState]) -> dict[str, NodeState]:
+            kept = {name: before[name].address for name in changed if is_by_name and name in before}
+            return {**before, **changed, **{name: replace(changed[name], address=at) for name, at in kept.items()}}
+
+        before, known = change(project.nodes, changing)
+        if new := [name for name in changed if is_by_name and name not in before]:
+            hint = "ORCH_HOSTS=FILE names an inventory that has them"
+            typer.echo(one_line(f"{fold(new)}: of no inventory, so whatever host has this name is meant; {hint}"), err=True)
+    else:
+        known = node_states(project.nodes)
     if as_json:
         print_json({host: asdict(state) for host, state in known.items()})
         return

@@ -198,11 +198,14 @@ def print_json(value: Any) -> None:
 
 
 def find_bench(name: str) -> BenchDir:
-    """Return the bench with this name, directory or label, or the latest of the project. Raise ConfigError if there is none."""
+    """Return the bench with this name, directory or label, the last one of an acceptance, or the latest of the project. Raise
+    ConfigError if there is none."""
     from orchestrator.api import find
-    from orchestrator.record import Project
+    from orchestrator.cli.acceptances import stage_of
+    from orchestrator.record import BenchDir, Project
 
-    return find.find_bench(Project.here(os.environ), name)
+    stage = stage_of(name)
+    return BenchDir.open(stage) if stage else find.find_bench(Project.here(os.environ), name)
 
 
 def bench_path(name: str) -> Path:

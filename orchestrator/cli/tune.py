@@ -11,6 +11,7 @@ from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.cli import complete
 from orchestrator.cli.answer import options_path
 from orchestrator.cli.connecting import Debug
+from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -116,7 +117,8 @@ def tune(
     knobs = free_knobs(folder.framework, request)
     target, bench_id = _new_file(output), new_bench_id()
     limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
-    with hosts_for(request, bench_id, slurm, hosts, exclude, dry_run=dry_run, as_json=as_json) as selection:
+    with hosts_for(request, bench_id, slurm, hosts, exclude, dry_run=dry_run, as_json=as_json) as chosen:
+        selection = without_suspects(chosen)
         plan = planned(request, [folder], selection.hosts, bench_id=bench_id, seed=0)
         if dry_run:
             _show_space(plan.cells[0], knobs, numerics, as_json)

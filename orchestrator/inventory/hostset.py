@@ -46,7 +46,8 @@ _NO_GROUPS: Mapping[str, Sequence[str]] = MappingProxyType({})
 _ADDRESS_RANGE = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3}-\d{1,3})")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?")
 _PIECES = re.compile(r"\[([^\[\]]*)\]")
-_FOLDABLE = re.compile(r"[A-Za-z0-9._-]+")
+# Names of more digits in a row are no range; ClusterShell refuses those of 100, which files from elsewhere may have.
+_FOLDABLE = re.compile(r"(?!.*[0-9]{19})[A-Za-z0-9._-]+")
 # Run directories are read on laptops too, and on Windows these words name devices.
 _RESERVED = re.compile(r"(all|con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 

@@ -97,12 +97,18 @@ def suite_of(document: Document, name: str, device: str) -> Suite:
     line."""
     reader = _Reader(document)
     content = reader.mapping(document.value, (), {"title", "stages"})
+    title = reader.text(content, "title", (), name)
     entries = content.get("stages")
     stages = []
     if not isinstance(entries, list) or not entries:
         reader.fault(("stages",), f"expected a list of stages, got {entries!r}")
     else:
         stages = [reader.stage(entry, ("stages", index), device) for index, entry in enumerate(entries)]
+        of_others = _Reader(document)  # what is wrong for the other type of devices is said in a rehearsal too
+        for index, entry in enumerate(entries):
+            of_others.stage(entry, ("stages", index), "cuda" if device == "cpu" else "cpu")
+        known = {(fault.where, fault.message) for fault in reader.faults}
+        reader.faults += [fault for fault in of_others.faults if (fault.where, fault.message) not in known]
     seen: list[str] = []
     for index, stage in enumerate(stages):
         if stage.name in seen:
@@ -113,7 +119,7 @@ def suite_of(document: Document, name: str, device: str) -> Suite:
                 reader.fault(("stages", index, "needs"), f"expected stages that come before it, got {needed}", hint)
         seen.append(stage.name)
     reader.raise_faults()
-    return Suite(name, str(content.get("title", name)), tuple(stages))
+    return Suite(name, title, tuple(stages))
 
 
 def choices_of(document: Document, stage: SuiteStage, nodes: int, ranks: int) -> Document:
@@ -218,6 +224,12 @@ class _Reader:
             return ()
         return tuple(value)
 
+    def boolean(self, content: Mapping[str, Any], key: str, path: _Path) -> bool:
+        value: Any = content.get(key, False)
+        if type(value) is not bool:
+            self.fault((*path, key), f"expected true or false, got {value!r}")
+        return value is True
+
     def whole(self, content: Mapping[str, Any], key: str, path: _Path) -> int:
         value: Any = content.get(key, 1)
         if type(value) is not int or value < 1:
@@ -228,7 +240,7 @@ class _Reader:
     def seconds(self, content: Mapping[str, Any], key: str, path: _Path) -> float:
         value: Any = content.get(key, 0)
         try:
-            return float(value) if type(value) in (int, float) and value >= 0 else seconds(str(value), key, least=0)
+            return seconds(str(value), key, least=0)
         except ConfigError as error:
             self.fault((*path, key), error.message)
             return 0.0
@@ -256,6 +268,8 @@ class _Reader:
         names = ("all",) if checks == "all" else self.texts(checks, (*path, "checks"))
         if bool(names) == ("bench" in content):
             self.fault(path, "expected either checks or bench")
+        elif names and not content.get("framework"):
+            self.fault(path, "expected a framework, whose interpreter the checks start")
         at: _Path = (*path, "cpu", "choices") if device == "cpu" and "choices" in on_cpu else (*path, "choices")
         if "choices" in chosen:
             self._check_choices(SuiteStage("", "", (), "", "", at, 0, 0, (), 1, 1, False, ()), at)
@@ -278,7 +292,7 @@ class _Reader:
             self.texts(content.get("needs", []), (*path, "needs")),
             self.whole(least, "nodes", (*path, "least")),
             self.whole(least, "ranks", (*path, "least")),
-            content.get("optional", False) is True,
+            self.boolean(content, "optional", path),
             tuple(self.bar(bar, (*bars_at, index)) for index, bar in enumerate(bars)),
         )
 

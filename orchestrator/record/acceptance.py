@@ -24,6 +24,7 @@ from orchestrator.record.state_file import check_name, damaged, read_state, writ
 __all__ = ["CERTIFICATE", "AcceptanceDir", "AcceptanceRecord", "Attempt", "acceptances", "earlier_values"]
 
 _RECORD, _CHECKS = "acceptance.json", "checks.json"
+_OF_CHECK = ("host", "name", "verdict", "found", "expected", "hint")
 CERTIFICATE = "certificate"
 """The name of the files that are derived from an acceptance, without their extensions."""
 
@@ -44,7 +45,8 @@ class AcceptanceRecord:
     ``document`` is the text of its suite, ``references`` the texts of the reference data, ``device`` is ``cuda`` or ``cpu``.
     ``stages`` are those that are planned, in order, ``left_out`` the others with the reasons. ``attempts`` are the benches in
     the order in which they began; ``over`` are the stages that are done, with the reason if there was nothing to measure.
-    ``earlier`` has the id and the measured values of the last accepted run of these hosts, as its certificate has them."""
+    ``earlier`` has the id and the measured values of the last accepted run of these hosts, as its certificate has them.
+    ``sign`` is the file of the key that is to sign the certificate; empty for none."""
 
     acceptance_id: str
     created: str
@@ -65,6 +67,12 @@ class AcceptanceRecord:
     over: Mapping[str, str] = field(default_factory=dict)
     earlier: Mapping[str, Any] = field(default_factory=dict)
     out: Mapping[str, str] = field(default_factory=dict)
+    sign: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every stage is over."""
+        return set(self.stages) <= set(self.over)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> AcceptanceRecord:
@@ -129,13 +137,13 @@ class AcceptanceDir:
         if not path.exists():
             return {}, []
         content = read_state(path)
-        facts, checks = content.get("facts"), content.get("checks")
-        if not isinstance(facts, dict) or not isinstance(checks, list):
-            raise damaged(path, "expected facts and checks")
+        facts = content.get("facts")
+        if not isinstance(facts, dict) or not all(isinstance(of_host, dict) for of_host in facts.values()):
+            raise damaged(path, "expected facts of each host")
         try:
-            return facts, [names(check) for check in checks]
-        except TypeError as error:
-            raise damaged(path, f"checks: expected texts, {error}") from error
+            return facts, [{name: text(check[name]) for name in _OF_CHECK} for check in content["checks"]]
+        except (TypeError, KeyError) as error:
+            raise damaged(path, f"checks: expected texts of each check, {error}") from error
 
 
 def acceptances(root: Path) -> Iterator[AcceptanceDir]:
@@ -189,5 +197,6 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "over": names,
     "earlier": earlier_values,
     "out": names,
+    "sign": text,
 }
 assert set(_READERS) == {item.name for item in fields(AcceptanceRecord)}

@@ -39,7 +39,7 @@ SCHEMA = 1
 """Of archive.json. 1: first version."""
 SUMS, RECORD = "SHA256SUMS", "archive.json"
 _PASSING = {"owner.lock", "report.html", SUMS, RECORD}
-_OF_ACCEPTANCE = {SUMS, RECORD, *(f"{CERTIFICATE}.{kind}" for kind in ("json", "html", "tar", "tar.sig"))}
+_OF_ACCEPTANCE = {"owner.lock", SUMS, RECORD, *(f"{CERTIFICATE}.{kind}" for kind in ("json", "html", "tar", "tar.sig"))}
 _MAX_OWN_BYTES = 64 << 20
 _LINE = re.compile(r"([0-9a-f]{64})  ([!-~]+)\n")
 
@@ -111,9 +111,10 @@ def _opened(path: Path) -> Sealable:
 def _sealable(bench: Sealable, target: Path, where: str) -> list[str]:
     """Return the names of the files to seal. Raises if the bench is in use, incomplete, or contains ``target``."""
     benches = _benches(bench)
-    if who := next(filter(None, map(holder, benches)), None):
+    if who := next(filter(None, map(holder, [bench, *benches])), None):
         hint = "wait until it has finished, or stop it with orch cancel"
-        raise RunError(f"a controller is running this bench: {who}", kind="run_in_use", where=where, hint=hint)
+        what = "bench" if isinstance(bench, BenchDir) else "acceptance"
+        raise RunError(f"a controller is running this {what}: {who}", kind="run_in_use", where=where, hint=hint)
     is_own = isinstance(bench, AcceptanceDir) and target.resolve() == bench.path.resolve() / f"{CERTIFICATE}.tar"
     if target.resolve().is_relative_to(bench.path.resolve()) and not is_own:
         raise ConfigError("expected a path outside the bench", kind="unsafe_path", where=str(target), hint="give --output")

@@ -19,11 +19,13 @@ _MOST_TEXT = 200
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a rank reports of itself: the step that has begun, its phase, and the number of marks so far."""
+    """What a rank reports of itself: the step that has begun, its phase, the number of marks so far, and for how many seconds
+    it has made none; 0 if that is not known."""
 
     step: int
     phase: str
     marks: int
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,13 @@ class HangReport:
     def of(cls, value: Any) -> HangReport:
         """Return the report that a node sent; an entry that makes no sense is left out."""
         rows = _list(_dict(value).get("ranks"), _MOST_RANKS)
-        ranks = {seen.rank: seen for row in rows if (seen := _rank(row)) is not None}
+        now = _seconds(_dict(value), "mono")
+        ranks = {seen.rank: seen for row in rows if (seen := _rank(row, now)) is not None}
         ended = (number for number in _list(_dict(value).get("ended"), _MOST_RANKS) if type(number) is int and number >= 0)
         return cls(tuple(ranks[number] for number in sorted(ranks)), tuple(sorted(set(ended))))
 
 
-def _rank(value: Any) -> RankSeen | None:
+def _rank(value: Any, now: float) -> RankSeen | None:
     row = _dict(value)
     if type(row.get("rank")) is not int or row["rank"] < 0:
         return None
@@ -138,7 +141,7 @@ def _rank(value: Any) -> RankSeen | None:
         children_cpu_s=_seconds(row, "children_cpu_s"),
         io_bytes=_whole(row, "io_bytes"),
         frozen=row.get("frozen") is True,
-        progress=_progress(_dict(progress)) if progress is not None else None,
+        progress=_progress(_dict(progress), now) if progress is not None else None,
         threads=tuple(map(_thread, _list(row.get("threads"), _MOST_ROWS))),
         children=tuple(_process(_dict(child)) for child in _list(row.get("children"), _MOST_ROWS)),
         connections=tuple(
@@ -151,8 +154,9 @@ def _rank(value: Any) -> RankSeen | None:
     )
 
 
-def _progress(row: Mapping[str, Any]) -> Progress:
-    return Progress(_whole(row, "step"), _text(row, "phase"), _whole(row, "marks"))
+def _progress(row: Mapping[str, Any], now: float) -> Progress:
+    silent_s = max(0.0, now - (_seconds(row, "t") or now))
+    return Progress(_whole(row, "step"), _text(row, "phase"), _whole(row, "marks"), silent_s)
 
 
 def _thread(value: Any) -> Thread:

@@ -5,19 +5,27 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.files import PROJECT_HINT, make_folder
+from orchestrator.errors import DataError
+from orchestrator.files import PROJECT_HINT, failures, make_folder
 from orchestrator.record.bench_parts import text
 from orchestrator.record.state_file import damaged, read_state, write_state
 
-__all__ = ["GOOD", "OUT", "SUSPECT", "NodeState", "judged", "node_states", "now", "store"]
+__all__ = ["GOOD", "OUT", "SUSPECT", "NodeState", "change", "judged", "node_states", "now"]
 
 GOOD, SUSPECT, OUT = "good", "suspect", "out"
+_FORGET = "remove it to forget all states; orch accept finds out again"
+
+States = Mapping[str, "NodeState"]
+"""The state of each host that a project remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,11 @@ class NodeState:
     evidence: str
     since: str
 
+    def is_of(self, host: str, address: str) -> bool:
+        """Whether it is about this machine: at its address, or said of its name alone, without an inventory that has an
+        address."""
+        return self.address in (address, host)
+
 
 def node_states(path: Path) -> dict[str, NodeState]:
     """Return the state of each host that a project remembers. Raises DataError (state_damaged)."""
@@ -37,15 +50,31 @@ def node_states(path: Path) -> dict[str, NodeState]:
         return {}
     try:
         return {host: _state(entry) for host, entry in read_state(path)["nodes"].items()}
+    except DataError as error:
+        error.hint = "; ".join(filter(None, (error.hint, _FORGET)))
+        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        hint = "remove it to forget all states; orch accept finds out again"
-        raise damaged(path, f"nodes: expected a state of each host, {error}", hint) from error
+        raise damaged(path, f"nodes: expected a state of each host, {error}", _FORGET) from error
 
 
-def store(path: Path, states: Mapping[str, NodeState]) -> None:
-    """Write the states of a project."""
+def change(path: Path, change: Callable[[States], States]) -> tuple[States, States]:
+    """Write the states that ``change`` makes of those that are known; return these and the new ones.
+
+    Commands that change the states at the same time do so one after the other, so that none takes back what another said.
+    """
     make_folder(path.parent, PROJECT_HINT)
-    write_state(path, {"nodes": {host: asdict(state) for host, state in states.items()}})
+    with failures(path.parent, hint=PROJECT_HINT):
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        before = node_states(path)
+        after = change(before)
+        if after != before:
+            write_state(path, {"nodes": {host: asdict(state) for host, state in after.items()}})
+        return before, after
+    finally:
+        os.close(folder)
 
 
 def judged(
@@ -58,7 +87,7 @@ def judged(
     after = dict(states)
     for host, (verdict, address, reason) in verdicts.items():
         before = states.get(host)
-        if before and before.state == OUT and before.address == address:
+        if before and before.state == OUT and before.is_of(host, address):
             continue
         if verdict == "fail":
             kept = before.since if before and before.state == SUSPECT and before.address == address else since

@@ -1,4 +1,5 @@
-"""Ownership of a bench: a lock that the kernel releases when its holder dies, in a file with a readable record of the holder.
+"""Ownership of a bench or an acceptance: a lock that the kernel releases when its holder dies, in a file with a readable record
+of the holder.
 
 At most one controller at a time executes the runs of a bench; others may read, collect, and ask it to stop.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from orchestrator.errors import RunError
 from orchestrator.files import failures
 from orchestrator.procs import stat
+from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.project import owner
 from orchestrator.record.rundir import BenchDir
 
@@ -68,8 +70,8 @@ class Ownership:
         os.close(self._handle)
 
 
-def take(bench: BenchDir) -> Ownership:
-    """Take a bench for this process. Raises RunError run_in_use naming the controller that holds it."""
+def take(bench: BenchDir | AcceptanceDir) -> Ownership:
+    """Take a bench or an acceptance for this process. Raises RunError run_in_use naming the controller that holds it."""
     path = bench.path / _FILE
     with failures(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -77,9 +79,9 @@ def take(bench: BenchDir) -> Ownership:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
-        who = _read(path)
+        who, what = _read(path), "bench" if isinstance(bench, BenchDir) else "acceptance"
         raise RunError(
-            f"another controller is running this bench: {who or 'its record cannot be read'}",
+            f"another controller is running this {what}: {who or 'its record cannot be read'}",
             kind="run_in_use",
             where=str(bench.path),
             hint="orch attach shows it; orch cancel stops it",
@@ -94,8 +96,8 @@ def take(bench: BenchDir) -> Ownership:
 
 
 @contextmanager
-def owned(bench: BenchDir) -> Iterator[Ownership]:
-    """Hold a bench during a ``with`` block."""
+def owned(bench: BenchDir | AcceptanceDir) -> Iterator[Ownership]:
+    """Hold a bench or an acceptance during a ``with`` block."""
     ownership = take(bench)
     try:
         yield ownership
@@ -103,8 +105,8 @@ def owned(bench: BenchDir) -> Iterator[Ownership]:
         ownership.release()
 
 
-def holder(bench: BenchDir) -> Holder | None:
-    """Return the controller that runs a bench now, None if there is none."""
+def holder(bench: BenchDir | AcceptanceDir) -> Holder | None:
+    """Return the controller that runs a bench or an acceptance now, None if there is none."""
     path = bench.path / _FILE
     try:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.files import failures
+from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.journal import pruned_hosts
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.ownership import holder, owned
@@ -50,7 +51,11 @@ def check_removal(root: Path, paths: Sequence[Path]) -> list[BenchDir]:
             message, hint = f"expected a bench of this project, in {root}", "rm -r removes a directory elsewhere"
             raise ConfigError(message, kind="unsafe_path", where=str(path), hint=hint)
         if not (path / _RECORD).is_file():
-            raise ConfigError(f"expected a bench, got a folder without {_RECORD}", kind="unsafe_path", where=str(path))
+            hint = (
+                "an acceptance goes with rm -r, after orch collect --prune of its benches" if AcceptanceDir(path).is_one else ""
+            )
+            message = f"expected a bench, got a folder without {_RECORD}"
+            raise ConfigError(message, kind="unsafe_path", where=str(path), hint=hint)
     going = {path.resolve().name: BenchDir(root / path.resolve().name) for path in paths}
     for other in benches(root):
         lenders = sorted(set(other.record().borrowed.values()) & set(going)) if other.path.name not in going else []

@@ -14,10 +14,22 @@ from tempfile import TemporaryDirectory
 
 from orchestrator.errors import ConfigError, DataError
 
-__all__ = ["NAMESPACE", "sign", "signer"]
+__all__ = ["NAMESPACE", "check_key", "sign", "signer"]
 
 NAMESPACE = "orch"
 _TIMEOUT_S = 120
+
+
+def check_key(key: Path) -> None:
+    """Raise ConfigError for a file that is no key of ssh."""
+    if not key.is_file():
+        raise ConfigError("expected a key of ssh, found none", where=f"--sign {key}")
+    with key.open("rb") as file:
+        if file.read(11) == b"-----BEGIN ":  # ssh-keygen -l does not read every kind of these without a passphrase
+            return
+    done = _keygen(["-l", "-f", str(key)], b"")
+    if done.returncode:
+        raise ConfigError(f"expected a key of ssh, ssh-keygen says: {_said(done)}", where=f"--sign {key}")
 
 
 def sign(seal: str, key: Path) -> bytes:
@@ -25,8 +37,7 @@ def sign(seal: str, key: Path) -> bytes:
 
     ssh-keygen asks at the terminal for a passphrase. Raises ConfigError with its words if it does not sign.
     """
-    if not key.is_file():
-        raise ConfigError("expected a key of ssh, found none", where=f"--sign {key}")
+    check_key(key)
     done = _keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], f"{seal}\n".encode())
     if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
         raise ConfigError(f"ssh-keygen does not sign: {_said(done)}", where=f"--sign {key}")
@@ -46,7 +57,8 @@ def signer(seal: str, signature: Path, allowed: Path) -> str:
         copy.write_bytes(signature.read_bytes())
         found = _keygen(["-Y", "find-principals", "-s", str(copy), "-f", str(allowed)], b"")
         names = found.stdout.decode("utf-8", "backslashreplace").splitlines()
-        for name in names if not found.returncode else ():
+        # A principal that a line excludes is listed like the others, and would be taken for the name of somebody else.
+        for name in (name for name in names if not found.returncode and name[:1] != "!"):
             argv = ["-Y", "verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(copy)]
             verified = _keygen(argv, f"{seal}\n".encode())
             if verified.returncode == 0:

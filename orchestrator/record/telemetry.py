@@ -173,11 +173,11 @@ def _take(parsed: _Parsed, value: Any, width: int) -> None:
         return
     if not isinstance(value, list) or len(value) != width:
         raise ValueError(f"expected {width} numbers, got {short(value)}")
-    at, *row = (None if item is None else _number(item) for item in value)
-    if at is None or parsed.times and at <= parsed.times[-1]:
+    at = _number(value[0])
+    if parsed.times and at <= parsed.times[-1]:
         raise ValueError(f"expected a time after the one before, got {short(at)}")
     parsed.times.append(at)
-    parsed.rows.append(row)
+    parsed.rows.append(list(map(_reading, value[1:])))
 
 
 def _event(value: Mapping[str, Any]) -> Event:
@@ -205,6 +205,12 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST:
         raise ValueError(f"expected a text of {_LONGEST} characters at most, got {short(value)}")
     return value
+
+
+def _reading(value: Any) -> float | None:
+    """Return a value of a row; None for none, and for one that drivers give for what they do not know, such as 2**64 - 1."""
+    is_unknown = value is None or (type(value) is int and abs(value) > _LARGEST)
+    return None if is_unknown else _number(value)
 
 
 def _number(value: Any) -> float:

@@ -169,7 +169,17 @@ def test_what_is_not_of_amd_smi_is_refused(text: str) -> None:
         amd_gpu_facts(text, "", "", {})
 
 
-@pytest.mark.parametrize(("value", "number"), [(True, None), (None, None), ([], None), ({"value": "N/A"}, None), ("Gen 4", 4)])
+@pytest.mark.parametrize("number", [[], {}, None, 1e300])
+def test_a_number_of_a_gpu_that_is_none_costs_no_other_fact(number: Any) -> None:
+    (entry,) = json.loads(data("mi300x-static.json"))["gpu_data"]
+    told = json.dumps({"gpu_data": [{**entry, "gpu": number}]})
+    facts = amd_gpu_facts(told, told, json.dumps([{"gpu": number, "process_list": [{"pid": 7}]}]), {})
+    assert facts["gpus"][0]["name"] == "AMD Instinct MI300X" and facts["gpu_processes"][0]["gpu"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(True, None), ("9" * 400, None), (None, None), ([], None), ({"value": "N/A"}, None), ("Gen 4", 4)]
+)
 def test_only_numbers_are_measures(value: Any, number: Any) -> None:
     assert measure(value) == number
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +13,13 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.cli.acceptance import bench_of, earlier_of
 from orchestrator.cli.main import program
-from orchestrator.errors import ConfigError
+from orchestrator.cli.options import find_bench
+from orchestrator.errors import ConfigError, Interrupted, RunError
 from orchestrator.inventory import Host
 from orchestrator.plan.suite import suite_of
 from orchestrator.plan.suite_files import open_suite, suites
 from orchestrator.record.acceptance import AcceptanceDir
+from orchestrator.record.ownership import holder, owned
 from tests.support.acceptances import STEADY, acceptance, hosts_of
 
 INVENTORY = "schema: 1\ndefaults: {gpus: 8}\nhosts:\n  'gpu[1-4]': {address: '10.0.0.[1-4]'}\n"
@@ -67,15 +73,22 @@ def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(tmp_path: 
     ("words", "message"),
     [
         (("qick",), "no suite 'qick'"),
-        (("quick", "--budget", "1s"), "expected a stage that fits, there is none"),
+        (("quick", "--budget", "1s"), "--budget: expected a stage that is possible and fits, there is none"),
         (("quick", "--budget", "soon"), "expected a time such as"),
         (("missing.yaml",), "expected a file, there is none"),
+        (("quick", "--sign", "missing"), "--sign missing: expected a key of ssh, found none"),
+        (("quick", "--sign", "cluster.yaml"), "--sign cluster.yaml: expected a key of ssh, ssh-keygen says: "),
+        (("odd.yaml",), "odd.yaml:1: stages[0].checks: expected names of checks, got 'gpuz'"),
+        (("unknown.yaml",), "no framework 'gem'"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(
     words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "cluster.yaml").write_text(INVENTORY)
+    (tmp_path / "odd.yaml").write_text("stages: [{name: checks, checks: [ecc, gpuz], framework: gemm}]")
+    (tmp_path / "unknown.yaml").write_text("stages: [{name: checks, checks: all, framework: gem}]")
     done = orch(*words, "--hosts", str(tmp_path / "cluster.yaml"), project=tmp_path, monkeypatch=monkeypatch)
     assert isinstance(done.exception, ConfigError) and message in str(done.exception)
 
@@ -92,3 +105,73 @@ def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Pat
     page.write_text(page.read_text().replace('"units": {', '"units": {"x": [0],', 1))
     assert earlier_of(tmp_path, "small", hosts) == {}
     assert earlier_of(tmp_path, "small", hosts[:2]) == {} == earlier_of(tmp_path, "quick", hosts)
+
+
+def test_what_is_over_is_printed_again_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.cli.accept import sealed
+    from orchestrator.cli.acceptance import certify
+    from orchestrator.record.node_states import GOOD, NodeState, change, node_states
+
+    monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, stdin=subprocess.DEVNULL)
+    slow = {1: tuple(0.8 * value for value in STEADY)}
+    folder = acceptance(tmp_path / "runs", slow, nodes=3, name="a1-small")
+    certify(folder)
+    sealed(folder, key)
+    states = {"node2": NodeState(GOOD, "10.11.0.3", "repaired", "", "day 1")}
+    change(tmp_path / ".orch" / "nodes.json", lambda _: states)
+    before = {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
+    assert {"certificate.tar", "certificate.tar.sig"} <= set(before)
+    done = CliRunner().invoke(program("resume"), ["resume", "a1-small"])
+    assert done.exit_code == 5 and "small on node[1-3]: fail" in done.output and "certificate.tar" in done.output, done
+    assert {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == before
+    assert node_states(tmp_path / ".orch" / "nodes.json") == states
+
+
+def test_one_process_at_a_time_goes_on_with_an_acceptance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
+    hosts = hosts_of(3)
+    lines = "".join(f"  {host.name}: {{address: {host.address}, gpus: 1}}\n" for host in hosts)
+    (tmp_path / "cluster.yaml").write_text(f"schema: 1\nhosts:\n{lines}")
+    folder = acceptance(tmp_path / "runs", {}, nodes=3, name="a1-small")
+    folder.change(lambda record: replace(record, over={"checks": ""}, inventory=str(tmp_path / "cluster.yaml")))
+    with owned(folder):
+        for words in (("resume", "a1-small"), ("archive", "a1-small", "-o", str(tmp_path / "a.tar"))):
+            refused = CliRunner().invoke(program(words[0]), list(words))
+            assert isinstance(refused.exception, RunError), refused
+            assert refused.exception.kind == "run_in_use" and "acceptance" in refused.exception.message
+    (tmp_path / "cluster.yaml").write_text(f"schema: 1\nhosts:\n{lines}".replace(hosts[1].address, "10.9.9.9"))
+    moved = CliRunner().invoke(program("resume"), ["resume", "a1-small"])
+    assert isinstance(moved.exception, ConfigError) and "node2 has another address now" in str(moved.exception)
+
+
+def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
+    folder = acceptance(tmp_path / "runs", {}, nodes=3, name="a1-small")
+    assert find_bench("a1-small").path == folder.path / "a1-small.bench" == find_bench("a1-small.bench").path
+    with pytest.raises(ConfigError, match="no bench yet"):
+        find_bench("")
+    folder.change(lambda record: replace(record, over={"checks": ""}))
+    assert find_bench("").path == folder.path / "a1-small.bench"
+    refused = CliRunner().invoke(program("rm"), ["rm", "-y", "a1-small"])
+    assert isinstance(refused.exception, ConfigError) and "an acceptance goes with rm -r" in refused.exception.hint
+    folder.change(lambda record: replace(record, attempts=()))
+    with pytest.raises(ConfigError, match="no stage of this acceptance has begun a bench yet"):
+        find_bench("a1-small")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_between_benches_says_how_to_go_on(number: int, tmp_path: Path) -> None:
+    from orchestrator.cli.accept import _held
+
+    folder = acceptance(tmp_path / "runs", {}, nodes=3, name="a1-small")
+    part = folder.path / ".0123456789abcdef.part"
+    part.write_text("of a process that was killed")
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted) as ended, _held(folder):
+        os.kill(os.getpid(), number)
+    assert ended.value.exit_code == 128 + number and ended.value.hint == "to continue: orch resume a1-small"
+    assert holder(folder) is None and signal.getsignal(number) == before and not part.exists()

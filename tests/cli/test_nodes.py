@@ -12,6 +12,7 @@ from orchestrator.cli.main import program
 from orchestrator.cli.node_states import remember
 from orchestrator.errors import ConfigError
 from orchestrator.record import Project
+from orchestrator.record.node_states import OUT, node_states
 from tests.support.acceptances import STEADY, acceptance
 
 INVENTORY = "schema: 1\ndefaults: {gpus: 1}\nhosts:\n  'node[1-3]': {address: '10.11.0.[2-4]'}\n"
@@ -39,6 +40,8 @@ def test_a_node_that_failed_is_left_out_until_it_passes(project: Project, tmp_pa
     assert left.exit_code == 0 and "left out: node2 is suspect since" in left.output and "2n1g" in left.output, left.output
     assert "3n1g" in orch(*BENCH, "--with-suspects").output
     assert "left out: node2" in orch("accept", "quick", "--dry-run").output
+    tune = orch("tune", "resnet50", "-f", "pytorch", "--shape", "3n1g", "--budget", "5m", "--dry-run")
+    assert "left out: node2" in tune.output and isinstance(tune.exception, ConfigError), "two are too few"
     remember(project, certificate_of(acceptance(tmp_path / "runs", {}, nodes=3, name="a2")))
     assert "node2  good" in orch("nodes").output and "left out: node" not in orch(*BENCH).output
 
@@ -57,3 +60,20 @@ def test_a_person_takes_nodes_out_and_back(project: Project) -> None:
 @pytest.mark.parametrize("words", [("--out",), ("node1",), ("node1", "--out", "--good"), ("--reason", "x")])
 def test_half_a_change_is_refused(words: tuple[str, ...], project: Project) -> None:
     assert isinstance(orch("nodes", *words).exception, ConfigError)
+
+
+def test_a_node_that_is_taken_out_by_its_name_alone_stays_out_in_an_inventory_with_addresses(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ORCH_HOSTS")
+    monkeypatch.chdir(project.root)
+    done = orch("nodes", "node2", "--out", "--reason", "sent back")
+    assert done.exit_code == 0 and "node2: of no inventory, so whatever host has this name is meant" in done.output
+    bench = (*BENCH, "--hosts", "cluster.yaml")
+    assert "left out: node2 is out since" in orch(*bench).output
+    remember(project, certificate_of(acceptance(project.runs, {}, nodes=3, name="a1")))
+    assert node_states(project.nodes)["node2"].state == OUT and node_states(project.nodes)["node3"].address == "10.11.0.4"
+    again = orch("nodes", "node3", "--out")
+    assert "of no inventory" not in again.output and node_states(project.nodes)["node3"].address == "10.11.0.4"
+    orch("nodes", "node[2-3]", "--good")
+    assert "left out: node" not in orch(*bench).output

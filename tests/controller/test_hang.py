@@ -14,8 +14,9 @@ from orchestrator.errors import RunError
 
 WAITS: dict[str, Any] = {"state": "S", "was": "S", "progress": {"step": 7, "phase": "collective", "marks": 1}}
 STOPPED = {"state": "T", "was": "T", "progress": {"step": 7, "phase": "compute", "marks": 1}}
-ASLEEP = {"state": "S", "was": "S", "call": "futex", "window_s": 0.5, "progress": {"step": 7, "phase": "input", "marks": 1}}
-BUSY = ASLEEP | {"cpu_s": 0.5, "progress": {"step": 7, "phase": "compute", "marks": 1}}
+ASLEEP = {"state": "S", "was": "S", "call": "futex", "window_s": 0.5, "progress": {"step": 7, "phase": "compute", "marks": 1}}
+BUSY = ASLEEP | {"cpu_s": 0.5}
+STARVED = ASLEEP | {"progress": {"step": 7, "phase": "input", "marks": 1}}
 
 
 @dataclass
@@ -93,7 +94,14 @@ def test_what_failed_before_the_stop_stays_the_cause() -> None:
 
 @pytest.mark.parametrize(
     ("does", "usual_s", "pause_s", "after_s"),
-    [(ASLEEP, 0.3, 1.0, 10), (ASLEEP, 2.0, 1.0, 40), (ASLEEP, 0.3, 20.0, 60), (BUSY, 0.3, 1.0, 30), (BUSY, 0.3, 60.0, 300)],
+    [
+        (STARVED, 0.3, 1.0, 30),
+        (ASLEEP, 0.3, 1.0, 10),
+        (ASLEEP, 2.0, 1.0, 40),
+        (ASLEEP, 0.3, 20.0, 60),
+        (BUSY, 0.3, 1.0, 30),
+        (BUSY, 0.3, 60.0, 300),
+    ],
 )
 def test_what_a_pause_may_look_like_needs_a_longer_silence(
     does: dict[str, Any], usual_s: float, pause_s: float, after_s: float

@@ -162,6 +162,7 @@ def test_any_text_expands_or_is_refused(expression: str) -> None:
         ("10.11.0.3 10.11.0.2 10.11.0.5", "10.11.0.[2-3,5]"),
         ("fd00::1 fd00::2", "fd00::1,fd00::2"),
         ("n1 fd00::2 n2", "n[1-2],fd00::2"),
+        pytest.param(f"n1 n{'9' * 100} n2", f"n[1-2],n{'9' * 100}", id="more digits than a number has"),
         ("", ""),
     ],
 )

@@ -49,6 +49,25 @@ def test_every_fault_is_named_with_its_place() -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("needs: [checks]", "optional: maybe", "optional: expected true or false, got 'maybe'"),
+        ("framework: gemm, run: 30s", "run: 30s", "expected a framework, whose interpreter the checks start"),
+        ("run: 20s", "run: 1e12", "run: expected a time such as"),
+        ("title: small", "title: [small]", "title: expected text, got ['small']"),
+        ("run: 5s", "run: soon", "run: expected a time such as"),
+        ("peers: 3%", "peers: 3", "peers: expected a percentage"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_mistake_is_refused_on_either_device(device: str, before: str, after: str, message: str) -> None:
+    assert before in SMALL
+    with pytest.raises(ConfigError) as refused:
+        suite_of(yamlfile.loads(SMALL.replace(before, after), "small.yaml"), "small", device)
+    assert str(refused.value).startswith("small.yaml:") and message in str(refused.value)
+
+
+@pytest.mark.parametrize(
     "text", ["stages: []", "stages: 3", "[]", "stages: [{name: a}]", "stages: [{name: a, checks: all, bench: b}]"]
 )
 def test_what_is_no_suite_is_refused(text: str) -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from orchestrator.errors import ConfigError, DataError
 from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.archive import Archive, seal, verify
 from orchestrator.record.signature import sign, signer
+from orchestrator.record.state_file import write_state
 from tests.support.acceptances import STEADY, acceptance
 
 
@@ -44,6 +46,28 @@ def test_it_is_verified_with_its_verdicts_and_again_gives_the_same_bytes(
     assert again.read_bytes() == target.read_bytes()
     with pytest.raises(ConfigError, match="outside the bench"):
         seal(folder, folder.path / "other.tar", contents)
+
+
+WHOLE = {"host": "node1", "name": "ecc", "verdict": "ok", "found": "on", "expected": "", "hint": ""}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"facts": {"node1": "fast"}, "checks": [WHOLE]},
+        {"facts": [], "checks": [WHOLE]},
+        {"facts": {}},
+        {"facts": {}, "checks": {"a": 1}},
+        {"facts": {}, "checks": [WHOLE, {"host": "node1"}]},
+        {"facts": {}, "checks": [WHOLE | {"found": 3}]},
+    ],
+)
+def test_facts_of_a_forged_archive_are_refused_with_what_was_expected(content: dict[str, Any], tmp_path: Path) -> None:
+    write_state(tmp_path / "checks.json", content)
+    with pytest.raises(DataError, match=r"expected facts of each host|expected texts of each check"):
+        AcceptanceDir(tmp_path).checks()
+    write_state(tmp_path / "checks.json", {"facts": {"node1": {}}, "checks": [WHOLE]})
+    assert AcceptanceDir(tmp_path).checks() == ({"node1": {}}, [WHOLE])
 
 
 def test_a_verdict_that_is_changed_with_all_its_digests_is_refused(sealed: tuple[Path, Archive], tmp_path: Path) -> None:
@@ -85,6 +109,9 @@ def test_a_signature_names_its_signer_and_no_other_seal_or_signer_passes(tmp_pat
     assert signer(seal_of_it, signature, allowed) == "ops@example.org"
     with pytest.raises(DataError, match="expected a signature of seal b"):
         signer(other, signature, allowed)
+    allowed.write_text(f"!ops@example.org,*@example.org {(tmp_path / 'ours.pub').read_text()}")
+    assert signer(seal_of_it, signature, allowed) == "*@example.org", "who is excluded has not signed"
+    allowed.write_text(f'ops@example.org namespaces="orch" {(tmp_path / "ours.pub").read_text()}')
     strangers = tmp_path / "strangers"
     strangers.write_text(f"ops@example.org {(tmp_path / 'theirs.pub').read_text()}")
     with pytest.raises(DataError, match="by a signer in"):
@@ -96,5 +123,8 @@ def test_a_signature_names_its_signer_and_no_other_seal_or_signer_passes(tmp_pat
         sign(seal_of_it, tmp_path / "none")
     (tmp_path / "no-key").write_text("hello")
     os.chmod(tmp_path / "no-key", 0o600)
+    with pytest.raises(ConfigError, match="expected a key of ssh, ssh-keygen says"):
+        sign(seal_of_it, tmp_path / "no-key")
+    (tmp_path / "no-key").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     with pytest.raises(ConfigError, match="ssh-keygen does not sign"):
         sign(seal_of_it, tmp_path / "no-key")

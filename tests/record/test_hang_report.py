@@ -38,6 +38,14 @@ def test_a_report_is_read_as_it_was_sent() -> None:
     assert seen.children[0].state == "T" and seen.threads[0].call == "futex"
 
 
+@pytest.mark.parametrize(
+    ("mono", "t", "silent_s"), [(13.5, 1.0, 12.5), (13.5, 14.0, 0.0), (None, 1.0, 0.0), (13.5, None, 0.0), (1e300, 1.0, 0.0)]
+)
+def test_the_silence_of_a_rank_is_by_its_nodes_clock(mono: Any, t: Any, silent_s: float) -> None:
+    (seen,) = HangReport.of({"mono": mono, "ranks": [RANK | {"progress": {"marks": 9, "step": 4, "phase": "x", "t": t}}]}).ranks
+    assert seen.progress and seen.progress.silent_s == silent_s
+
+
 def test_ranks_come_in_order_and_each_once() -> None:
     report = HangReport.of({"ranks": [RANK | {"rank": number} for number in (3, 1, 3, 0)]})
     assert [seen.rank for seen in report.ranks] == [0, 1, 3]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import DataError
-from orchestrator.record.node_states import GOOD, OUT, SUSPECT, NodeState, judged, node_states, store
+from orchestrator.record.node_states import GOOD, OUT, SUSPECT, NodeState, change, judged, node_states
 
 AT, SLOW = "10.0.0.1", "12% slower"
 
@@ -39,9 +40,25 @@ def test_states_are_kept_and_a_damaged_file_says_what_to_do(tmp_path: Path) -> N
     path = tmp_path / ".orch" / "nodes.json"
     assert node_states(path) == {}
     states = {"n1": NodeState(SUSPECT, AT, SLOW, "a1", "day 1")}
-    store(path, states)
+    assert change(path, lambda _: states) == ({}, states)
     assert node_states(path) == states
     for content in ({"schema": 1}, {"schema": 1, "nodes": {"n1": {"state": "odd"}}}, {"schema": 1, "nodes": [1]}):
         path.write_text(json.dumps(content))
         with pytest.raises(DataError, match=r"nodes: expected a state"):
             node_states(path)
+    for data in (b"", b"{", b"\xff", b'{"schema": 1, "nodes": {}, "seal": "0"}'):
+        path.write_bytes(data)
+        with pytest.raises(DataError) as refused:
+            change(path, dict)
+        assert "remove it to forget all states" in refused.value.hint and path.read_bytes() == data
+
+
+def test_commands_that_change_states_at_the_same_time_lose_none(tmp_path: Path) -> None:
+    path = tmp_path / ".orch" / "nodes.json"
+
+    def add(number: int) -> None:
+        change(path, lambda known: {**known, f"n{number}": NodeState(OUT, AT, "", "", "day 1")})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(24)))
+    assert sorted(node_states(path)) == sorted(f"n{number}" for number in range(24))

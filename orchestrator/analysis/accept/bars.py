@@ -28,7 +28,7 @@ MORE = "more repeats of this stage, on otherwise idle nodes"
 def against_others(stage: str, group: Group, margin: float, comparisons: int, on_cpu: bool) -> Judged | None:
     """Judge each unit by its peers. None if there are too few of them, or of their repeats, for a comparison."""
     hosts = tuple(dict.fromkeys(host for unit in group.units for host in unit.hosts))
-    bar = f"{group.title}: no more than {margin:.0%} slower than its peers"
+    bar = f"{group.title}: none certainly more than {margin:.0%} slower than its peers"
     source = f"robust comparison of {len(group.units)} units, {LEVEL:.0%} for all comparisons together"
     values = {unit.name: unit.values for unit in group.units}
     peers = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=group.lower_is_better)
@@ -129,7 +129,7 @@ def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str
     if not ratios:
         return None
     hosts = tuple(dict.fromkeys(host for unit in group.units for host in unit.hosts))
-    bar = f"{group.title}: no more than {share:.0%} slower than when it was last accepted"
+    bar = f"{group.title}: none certainly more than {share:.0%} slower than when it was last accepted"
     got = f"{min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%} slower"
     return Judged(stage, "earlier", bar, got, f"acceptance {earlier['id']}", hosts, tuple(findings))
 

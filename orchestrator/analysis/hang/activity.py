@@ -28,9 +28,11 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line \d+ in (?P<faulthandler>\S+)|
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """``kind``: stopped, traced, frozen, worker (one of its processes is stopped), pipe, waits, storage, computes, reads,
-    asleep, pauses (in a phase of any length), or unknown. ``words`` continue the name of the rank. ``is_known``: whether the
-    rank is known to be outside of every collective. ``collective`` is the one that it waits in, if that is recorded."""
+    """``kind``: stopped, traced, frozen, worker (one of its processes is stopped), unread (it writes into a full pipe whose
+    readers are stopped), pipe (into any other that is full), waits, storage, input (it sleeps until its samples are there),
+    computes, reads, asleep, pauses (in a phase of any length), or unknown. ``words`` continue the name of the rank.
+    ``is_known``: whether the rank is known to be outside of every collective. ``collective`` is the one that it waits in, if
+    that is recorded."""
 
     kind: str
     words: str
@@ -50,29 +52,42 @@ def activity(seen: RankSeen) -> Activity:
     if worker := next((child for child in seen.children if child.state == "T"), None):
         return Activity("worker", f"has a stopped process{step}: {worker.name}, {worker.pid} (state T)")
     waits = _waits(seen)
-    main = seen.threads[0] if seen.threads else None
-    if seen.pipe is not None and (waits is None or (main is not None and _writes(main.call, main.channel))):
-        return Activity("pipe", f"waits{step} to write into a full pipe{_read_by(seen)}", is_known=True)
-    if waits is not None:
-        return waits
     phase = seen.progress.phase if seen.progress else ""
-    if phase in ANY_TIME:
+    if waits is None and phase in ANY_TIME:
         return Activity("pauses", f"is in {phase}{step}")
     is_known = seen.collectives is not None or phase in ("input", "compute")
+    if pipe := _pipe(seen, waits, is_known):
+        return pipe
+    if waits is not None:
+        return waits
     kind, words = _doing(seen, {"input": " for its samples", "compute": ""}.get(phase, ""))
     where = " outside of every collective" if is_known else ""
     return Activity(kind if is_known else "unknown", f"{words}{step}{where}{_innermost(seen)}", is_known)
+
+
+def _pipe(seen: RankSeen, waits: Activity | None, is_known: bool) -> Activity | None:
+    """Return the activity of a rank that a full pipe blocks, None if none does: a pipe that takes bytes is read, if slowly."""
+    main = seen.threads[0] if seen.threads else None
+    is_main = main is not None and (main.call in ("write", "writev") or main.channel in _WRITING)
+    if seen.pipe is None or seen.io_bytes or not (is_main or (is_known and waits is None)):
+        return None
+    is_unread = bool(seen.readers) and all(reader.state == "T" for reader in seen.readers)
+    words = f"waits{_step(seen)} to write into a full pipe{_read_by(seen)}"
+    return Activity("unread" if is_unread else "pipe", words, is_known=True)
 
 
 def _doing(seen: RankSeen, of: str) -> tuple[str, str]:
     share = (seen.cpu_s + seen.children_cpu_s) / seen.window_s if seen.window_s else 0.0
     if seen.state == seen.was == "D":
         return "storage", f"waits{of} in the kernel (state D, {seen.channel or 'unknown'})"
+    if share < _BUSY_SHARE and (reader := next((child for child in seen.children if child.state == "D"), None)):
+        return "storage", f"waits{of}: its process {reader.name}, {reader.pid} waits in the kernel (state D)"
     if share >= _BUSY_SHARE or "R" in (seen.state, seen.was):
         return "computes", f"computes ({seen.cpu_s + seen.children_cpu_s:.2f} s in {seen.window_s:.2f} s)"
     if seen.io_bytes > _READING_BYTES:
         return "reads", f"reads or writes ({seen.io_bytes} bytes in {seen.window_s:.2f} s)"
-    return "asleep", f"sleeps{f' in {seen.call}' if seen.call else ''}"
+    where = f" in {seen.call}" if seen.call else ""
+    return ("input", f"waits{of}, asleep{where}") if of else ("asleep", f"sleeps{where}")
 
 
 def _waits(seen: RankSeen) -> Activity | None:
@@ -95,10 +110,6 @@ def _name(collective: Collective) -> str:
 
 def _step(seen: RankSeen) -> str:
     return f" in step {seen.progress.step}" if seen.progress and seen.progress.step > 0 else ""
-
-
-def _writes(call: str, channel: str) -> bool:
-    return call in ("write", "writev") or channel in _WRITING
 
 
 def _read_by(seen: RankSeen) -> str:

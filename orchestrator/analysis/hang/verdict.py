@@ -1,7 +1,7 @@
 """The verdict on a run that does not go on: which rank, or which link, is the cause, or that it cannot be told.
 
-A rank is named only for what it does itself: it is stopped, frozen, blocked on a pipe, or known to be outside of a collective
-in which others wait. A link is named by its two ends. Everything else is said as it was seen, and names nobody.
+A rank is named only for what it does itself: it is stopped, frozen, blocked on a pipe that nobody reads, or known to be outside
+of a collective in which others wait. A link is named by its two ends. Everything else is said as it was seen, and names nobody.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from orchestrator.record.hang_verdict import MOST_NAMED, Verdict, subject
 
 __all__ = ["LATE", "NOW", "SOON", "gone_on", "verdict"]
 
-NOW = ("frozen", "pipe", "stopped")
+NOW = ("frozen", "stopped", "unread")
 """Kinds of verdicts that no working program explains."""
 SOON = ("ahead", "asleep", "collectives", "ended", "worker")
 """Kinds that a short pause of a working program may look like."""
-LATE = ("computes", "link", "storage")
-"""Kinds that work, a network or a disk may get over by themselves."""
+LATE = ("computes", "input", "link", "pipe", "storage")
+"""Kinds that work, a network, a disk, a store of samples or a slow reader may get over by themselves."""
 _LEAST_RETRANSMITS = 2
+_LATER_S = 1.0
+"""A rank has gone on after others had stopped if its last mark is later than theirs by more than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,10 @@ class _Rank:
     def step(self) -> int:
         return self.seen.progress.step if self.seen.progress else 0
 
+    @property
+    def silent_s(self) -> float:
+        return self.seen.progress.silent_s if self.seen.progress else 0.0
+
 
 def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Verdict:
     """Return the verdict from the reports of all nodes that answered. ``placed``: the host of every rank of the run."""
@@ -45,7 +51,7 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
         return Verdict(
             "unknown", "it cannot be told why: " + (f"no report from {listed(missing)}" if missing else "no rank is known")
         )
-    for kinds in (("stopped", "frozen"), ("pipe",), ("worker",)):
+    for kinds in (("stopped", "frozen"), ("unread",), ("worker",)):
         if named := [number for number, rank in ranks.items() if rank.does.kind in kinds]:
             return _of(named, ranks)
     if missing:
@@ -94,8 +100,9 @@ def _of(named: Sequence[int], ranks: Mapping[int, _Rank], kind: str = "") -> Ver
 
 
 def _ahead(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
-    """Return the ranks that have gone on, or to their end, without a collective in which all others wait. Steps differ by one
-    also where the last message of a collective has not arrived everywhere."""
+    """Return the ranks that have gone on, or to their end, without a collective in which all others wait: later steps alone
+    prove nothing, because ranks may count differently. Steps differ by one also where the last message of a collective has not
+    arrived everywhere."""
     steps = [ranks[number].step for number in waiting]
     gone = [number for number, rank in ranks.items() if rank.seen.progress and rank.step > min(steps) + 1]
     gone += [
@@ -103,6 +110,11 @@ def _ahead(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
         for number, rank in ranks.items()
         if number not in gone and rank.seen.progress and rank.seen.progress.phase == "end" and rank.step > max(steps)
     ]
+    others = [ranks[number] for number in waiting if number not in gone]
+    stopped_s = min((rank.silent_s for rank in others), default=0.0)
+    # A rank may also begin a step while its GPU works on earlier ones: the collective that it waits in tells, if it is known.
+    waited = [rank.does.collective for rank in others if rank.does.collective is not None]
+    gone = [n for n in gone if ranks[n].silent_s + _LATER_S < stopped_s and ranks[n].does.collective not in waited]
     return gone if len(gone) * 2 <= len(ranks) and not set(gone) & set(_behind(waiting, ranks)) else []
 
 
@@ -112,7 +124,8 @@ def _behind(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
 
 
 def _collectives(ranks: Mapping[int, _Rank]) -> Verdict | None:
-    """Return the verdict where all ranks wait, but not in the same collective of the same group."""
+    """Return the verdict where all ranks wait, but not in the same collective of the same group. One that is in the next
+    collective already proves nothing: the root of a broadcast is done before the others are."""
     waited = {number: rank.does.collective for number, rank in ranks.items() if rank.does.collective is not None}
     if len(waited) < len(ranks) or len({entry.group for entry in waited.values()}) > 1:
         return None
@@ -121,7 +134,7 @@ def _collectives(ranks: Mapping[int, _Rank]) -> Verdict | None:
     if not rest:
         return None
     others = [number for number, call in calls.items() if call != most]
-    if count * 2 > len(ranks):
+    if count * 2 > len(ranks) and len({entry.number for entry in waited.values()}) == 1:
         return _of(others, ranks, "collectives")
     return _untold(ranks, "their collectives differ")
 

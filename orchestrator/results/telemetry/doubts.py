@@ -197,7 +197,7 @@ def drawing_less(powers: Mapping[str, float]) -> dict[str, Less]:
             continue
         usual = median(others)
         scatter = _NORMAL * median([abs(other - usual) for other in others]) if len(others) > 2 else 0.0
-        if watts < usual - max(_APART * usual, _FAR * scatter):
+        if usual > 0 and watts < usual - max(_APART * usual, _FAR * scatter):
             less[name] = Less(watts, usual)
     return less
 

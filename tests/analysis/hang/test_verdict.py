@@ -18,8 +18,8 @@ ASLEEP = RankSeen(
 
 
 def at(phase: str, step: int = 118, **changes: Any) -> RankSeen:
-    """A rank that reports its phase."""
-    return replace(ASLEEP, progress=Progress(step, phase, 1), **changes)
+    """A rank that reports its phase, and has been silent for 20 s."""
+    return replace(ASLEEP, progress=Progress(step, phase, 1, changes.pop("silent_s", 20.0)), **changes)
 
 
 def in_call(number: int, name: str = "gloo:all_reduce", group: str = "0", **changes: Any) -> RankSeen:
@@ -52,10 +52,11 @@ OUT = at("step", collectives=(Collective("0", 117, "gloo:all_reduce", "[[4]]", T
         (at("compute", pipe="pipe:[1]"), "pipe", "waits in step 118 to write into a full pipe, which nobody seen here reads"),
         (
             at("compute", pipe="pipe:[1]", readers=(Process(9, "tee", "T"),)),
-            "pipe",
+            "unread",
             "waits in step 118 to write into a full pipe, which tee (9, state T) should read",
         ),
-        (at("input"), "asleep", "sleeps in futex in step 118 outside of every collective"),
+        (at("compute"), "asleep", "sleeps in futex in step 118 outside of every collective"),
+        (at("input"), "input", "waits for its samples, asleep in futex in step 118 outside of every collective"),
         (at("compute", cpu_s=0.4), "computes", "computes (0.40 s in 0.50 s) in step 118 outside of every collective"),
         (at("compute", state="R"), "computes", "computes (0.00 s in 0.50 s) in step 118 outside of every collective"),
         (at("input", children_cpu_s=0.3), "computes", "computes (0.30 s in 0.50 s) in step 118 outside of every collective"),
@@ -66,11 +67,16 @@ OUT = at("step", collectives=(Collective("0", 117, "gloo:all_reduce", "[[4]]", T
             "waits for its samples in the kernel (state D, nfs_wait) in step 118 outside of every collective",
         ),
         (
-            at("compute", 131),
+            at("input", children=(Process(9, "load", "S"), Process(10, "load", "D"))),
+            "storage",
+            "waits for its samples: its process load, 10 waits in the kernel (state D) in step 118 outside of every collective",
+        ),
+        (
+            at("compute", 131, silent_s=0.2),
             "ahead",
             "is ahead of the others in step 131: it sleeps in futex in step 131 outside of every collective",
         ),
-        (at("end", 2000), "ahead", "is ahead of the others in step 2000: it is in end in step 2000"),
+        (at("end", 2000, silent_s=14.0), "ahead", "is ahead of the others in step 2000: it is in end in step 2000"),
     ],
 )
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -107,10 +113,36 @@ def test_the_one_in_another_collective_than_most_is_named() -> None:
     assert told.sentence == "rank 2 on node3 waits in barrier 119; ranks 0, 1, 3 wait in all-reduce 119"
 
 
+# In both, nothing tells whether the main thread of the rank waits for others.
+OUT_UNKNOWN = at("step")
+SLEEPS = Thread("python", "S", "futex_wait_queue", "futex", "", 0.0)
+WRITES = Thread("python", "S", "anon_pipe_write", "write", "pipe:[1]", 0.0)
+STREAMS: dict[str, Any] = {"pipe": "pipe:[1]", "readers": (Process(9, "upload", "S"),), "threads": (WRITES,)}
+
 NOBODY = {
     "one against one in different collectives": (in_call(119), in_call(119, "gloo:barrier")),
     "two against two": (in_call(119), in_call(119), in_call(120), in_call(120)),
     "all in the same collective": (in_call(119),) * 4,
+    "one in the next collective, as the root of a broadcast may be": (in_call(119), in_call(120), in_call(119), in_call(119)),
+    "one whose broadcast has not arrived yet": (in_call(120), in_call(119, "gloo:broadcast"), in_call(120), in_call(120)),
+    "one whose processor is ahead of its GPU": (
+        replace(in_call(119), progress=Progress(120, "step", 1, 12.0)),
+        in_call(119),
+        OUT_UNKNOWN,
+        in_call(119),
+    ),
+    "ranks that count differently, of which one is in a checkpoint": (
+        at("collective", 418),
+        WAITING,
+        at("checkpoint"),
+        WAITING,
+    ),
+    "ranks that count differently while the network stands still": (
+        at("collective", 418),
+        WAITING,
+        at("collective", 7),
+        WAITING,
+    ),
     "groups of their own": (in_call(3, group="a"), in_call(3, group="a"), in_call(7, group="b"), in_call(8, group="b")),
     "all wait, one step apart": (at("collective", 118), at("collective", 119), at("collective", 119), at("collective", 119)),
     "programs of others, all asleep": (ASLEEP, ASLEEP, ASLEEP, ASLEEP),
@@ -119,6 +151,14 @@ NOBODY = {
     "one whose state nothing tells": (at("step"), WAITING, WAITING, WAITING),
     "a rank that evaluates": (at("evaluate", cpu_s=0.5, state="R"), WAITING, WAITING, WAITING),
     "a rank that evaluates, and one that waits for it outside": (at("checkpoint"), at("input"), WAITING, WAITING),
+    "a rank that streams its checkpoint to a slow program": (at("checkpoint", **STREAMS), WAITING, WAITING, WAITING),
+    "a program of others that streams something to a slow one": (replace(ASLEEP, **STREAMS), ASLEEP, ASLEEP, ASLEEP),
+    "a thread that cannot write its log, in a rank of which nothing else is known": (
+        at("step", **{**STREAMS, "threads": (SLEEPS, WRITES)}),
+        WAITING,
+        WAITING,
+        WAITING,
+    ),
     "a rank that a debugger holds": (at("compute", state="t", was="t"), WAITING, WAITING, WAITING),
     "stopped at one of two looks only": (at("step", state="T", was="S"), in_call(5), in_call(5), in_call(5)),
 }

@@ -106,7 +106,13 @@ def _upload(seconds: float) -> None:
     _sleep(seconds)
 
 
-_PAUSES = (_checkpoint, _evaluation, _compilation, _upload)
+def _stream(seconds: float) -> None:
+    """Write a checkpoint into a program that reads nothing for so long."""
+    reader = subprocess.Popen(["sh", "-c", f"sleep {seconds:.1f}; cat > /dev/null"], stdin=subprocess.PIPE)
+    reader.communicate(bytes(4 << 20))
+
+
+_PAUSES = (_checkpoint, _evaluation, _compilation, _upload, _stream)
 
 
 def _ask(*_: Any) -> None:

@@ -148,7 +148,7 @@ def skipping_rank(trial: Trial) -> None:
 def piping_rank(trial: Trial) -> None:
     process, _, rank = hanging(trial)
     told_by_signal(trial, "pipe", rank)
-    named(trial, process, rank, SOON_S, "full pipe", "sleep (")
+    named(trial, process, rank, LATE_S, "full pipe", "sleep (")
 
 
 @row("R6", "the link between two nodes is cut", trials=20, limit_s=300, short=False)

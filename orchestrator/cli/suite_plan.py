@@ -1,0 +1,129 @@
+"""A suite planned on hosts, before any is contacted: its stages with their benches, and what is left out and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from orchestrator.cli.options import open_frameworks, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+from orchestrator.api.selection import Selection
+    from orchestrator.plan.bench import Bench
+    from orchestrator.plan.suite import Suite, SuiteStage
+    from orchestrator.yamlfile import Document
+
+__all__ = ["SuitePlan", "planned_suite", "show"]
+
+
+@dataclass(frozen=True, slots=True)
+class SuitePlan:
+    """A suite on these hosts: its stages that are made, each with its bench, and why the others are left out."""
+
+    suite: Suite
+    document: Document
+    references: tuple[Document, ...]
+    stages: tuple[tuple[SuiteStage, Bench | None], ...]
+    left_out: Mapping[str, str]
+
+
+def planned_suite(name: str, selection: Selection, bases: Sequence[Path], budget_s: float | None) -> SuitePlan:
+    """Return what a suite, by name or file, measures on these hosts within a budget. Raises ConfigError."""
+    from pathlib import Path
+
+    from orchestrator.errors import ConfigError
+    from orchestrator.plan.suite import suite_of
+    from orchestrator.plan.suite_files import open_references, open_suite
+
+    own = [folder for folder in (selection.project.root / "suites",) if folder.is_dir()]
+    document = open_suite(name, own)
+    devices = {host.device for host in selection.hosts}
+    if len(devices) > 1:
+        hint = "accept those with GPUs and those without apart: -x"
+        raise ConfigError("expected hosts of one kind, got some with GPUs and some without", where="--hosts", hint=hint)
+    suite = suite_of(document, Path(name).stem, devices.pop())
+    _check_checks(suite, document, bases)
+    stages, left_out = _planned(suite, document, selection, bases, budget_s)
+    return SuitePlan(suite, document, tuple(open_references(own)), tuple(stages), left_out)
+
+
+def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
+    """Print what would be run, and what is left out."""
+    from orchestrator.plan.words import shortest
+
+    suite, plans, left_out = plan.suite, plan.stages, plan.left_out
+    total_s = sum(_estimate_s(stage, bench, nodes) for stage, bench in plans)
+    if as_json:
+        stages = [
+            {"name": stage.name, "title": stage.title, "estimate_s": _estimate_s(stage, bench, nodes),
+             "runs": [run.run_id for run in bench.planned()] if bench else []}
+            for stage, bench in plans
+        ]  # fmt: skip
+        print_json({"suite": suite.name, "nodes": nodes, "estimate_s": total_s, "stages": stages, "left_out": dict(left_out)})
+        return
+    typer.echo(f"{suite.name}: {suite.title}; {nodes} nodes, about {shortest(round(total_s))}")
+    for stage, bench in plans:
+        runs = (
+            f"{len(bench.planned())} runs of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
+            if bench
+            else "checks"
+        )
+        typer.echo(f"  {stage.name}: {stage.title}; {runs}, about {shortest(round(_estimate_s(stage, bench, nodes)))}")
+        for bar in stage.bars:
+            place = " ".join(f"{name}={value}" for name, value in bar.at.items())
+            limits = [
+                f"{share:.0%} slower than {than}" for share, than in ((bar.peers, "peers"), (bar.earlier, "before")) if share
+            ]
+            typer.echo(f"    bar: {' '.join(filter(None, (bar.metric, place)))}, at most {' and '.join(limits)}")
+    for name, reason in left_out.items():
+        typer.echo(f"  left out: {name}: {reason}")
+
+
+def _planned(
+    suite: Suite, document: Document, selection: Selection, bases: Sequence[Path], budget_s: float | None
+) -> tuple[list[tuple[SuiteStage, Bench | None]], dict[str, str]]:
+    """Return the stages that are possible and fit the budget, each with its bench, and why others are left out."""
+    from orchestrator.cli.acceptance import bench_of
+    from orchestrator.errors import ConfigError
+    from orchestrator.plan.suite import fitted
+
+    nodes = len(selection.hosts)
+    benches: dict[str, Bench | None] = {}
+    impossible: dict[str, str] = {}
+    for stage in suite.stages:
+        try:
+            benches[stage.name] = None if stage.checks else bench_of(stage, document, selection.hosts, bases)
+        except ConfigError as error:
+            impossible[stage.name] = f"{error.where}: {error.message}" if error.where else error.message
+    possible = [stage for stage in suite.stages if stage.name in benches]
+    kept, left_out = fitted(
+        [(stage, _estimate_s(stage, benches[stage.name], nodes)) for stage in possible], budget_s, impossible
+    )
+    return [(stage, benches[stage.name]) for stage in kept], left_out
+
+
+def _check_checks(suite: Suite, document: Document, bases: Sequence[Path]) -> None:
+    """Raise ConfigError for a name of a check, or a framework of checks, that there is not: nothing would be judged by it."""
+    from orchestrator.checks.check import NAMES
+    from orchestrator.errors import ConfigError
+    from orchestrator.inventory import nearest
+
+    for index, stage in enumerate(suite.stages):
+        if not stage.checks:
+            continue
+        open_frameworks([stage.framework], bases)
+        known = ("all", "reach", stage.framework, *NAMES)
+        for name in stage.checks:
+            if name not in known:
+                where = f"{document.source}:{document.line(('stages', index, 'checks'))}: stages[{index}].checks"
+                hint = f"docs/preflight.md lists them{nearest(name, known)}"
+                raise ConfigError(f"expected names of checks, got {name!r}", where=where, hint=hint)
+
+
+def _estimate_s(stage: SuiteStage, bench: Bench | None, nodes: int) -> float:
+    return stage.estimate_s(len(bench.planned()) if bench else 1, nodes)
