@@ -35,13 +35,14 @@ MAY_USE = {
     "checks": "inventory plan",
     "record": "inventory logs plan",
     "transport": "inventory",
+    "store": "inventory record transport",
     "nodes": "inventory plan checks record transport",
     "results": "inventory logs plan checks record",
     "analysis": "inventory logs plan checks record results",
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks results analysis",
     "lab": "inventory",
-    "cli": "inventory logs plan checks record transport nodes results analysis controller report lab",
+    "cli": "inventory logs plan checks record transport store nodes results analysis controller report lab",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
 # modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
@@ -64,19 +65,20 @@ DOORS = {
         "spec suite suite_files transformer trial variables words"
     ),
     "record": (
-        "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence hang_report journal manifest "
-        "node_record node_states owed project refused removal reread rundir sealed signature state_file submission "
+        "acceptance archive archive_record bench_parts benchfile bisect_record borrow defaults evidence hang_report journal "
+        "manifest node_record node_states owed project refused removal reread rundir sealed signature state_file submission "
         "telemetry"
     ),
     "report": (
         "accept bisect cells checks compare explain formats/json history html/certificate profile published "
-        "published_language terminal text trend tune"
+        "published_language store terminal text trend tune"
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
         "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/throughput planned read "
         "series summary tally telemetry/use values"
     ),
+    "store": "bucket directory machine place",
     "transport": "connections",
 }
 # Packages that have no effects, and the modules in them that open files.
@@ -120,6 +122,9 @@ HOMES = {
     "rich": ["cli/", "report/"],
     "matplotlib": ["report/"],
     "asyncssh": ["lab/asyncssh_server.py"],
+    "fsspec": ["store/bucket.py"],
+    "aiohttp": ["store/bucket.py"],
+    "botocore": ["store/bucket.py"],
 }
 # What the pure packages may not do: touch files, clocks, chance, the environment, processes, the network.
 EFFECTS = {

@@ -32,6 +32,7 @@ MODULES = {
     "summarize": ("summarize",),
     "history": ("history",),
     "archive": ("archive", "verify"),
+    "store": ("push", "pull"),
     "remove": ("rm",),
     "undeploy": ("undeploy",),
     "compare": ("compare", "gate"),

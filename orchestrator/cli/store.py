@@ -1,0 +1,329 @@
+"""`orch push` and `orch pull`: archives into a store that a team shares, and out of it; what other commands read of a store."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli import complete
+from orchestrator.cli.connecting import Debug
+from orchestrator.cli.options import AcceptNew, Json, Sign, find_bench, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.analysis.history import History
+    from orchestrator.errors import OrchError
+    from orchestrator.record import BenchDir
+    from orchestrator.record.acceptance import AcceptanceDir
+    from orchestrator.record.archive import Archive
+    from orchestrator.store import Entry, Listing, Store
+
+__all__ = ["history_from", "is_store", "verify_store"]
+
+Where = Annotated[str, typer.Argument(metavar="STORE", help="Directory, user@host:/path, ssh://…, s3://bucket/path.")]
+Signers = Annotated[
+    Path | None, typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one signed each archive.")
+]
+_LEAST_DIGITS = 8
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("push")(push)
+    app.command("pull")(pull)
+
+
+def push(
+    where: Where,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[BENCH…]",
+            autocompletion=complete.benches,
+            help="Benches and acceptances by name, label or directory, and archives. Default: the latest bench.",
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every bench and acceptance of this project that has runs.")
+    ] = False,
+    sign: Sign = None,
+    again: Annotated[bool, typer.Option("--again", help="Also replace what the store has.")] = False,
+    accept_new: AcceptNew = False,
+    debug: Debug = False,
+    as_json: Json = False,
+) -> None:
+    """Seal benches, verify the archives, and put them into a store that a team shares. Can be repeated at any time."""
+    from tempfile import TemporaryDirectory
+
+    from orchestrator.errors import ConfigError, Faults, OrchError
+
+    if everything and names:
+        raise ConfigError("expected names or --all, got both", where="--all")
+    sources = _all() if everything else [_source(name) for name in names or [""]]
+    rows, faults = [], []
+    with _opened(where, accept_new) as store:
+        if store.make():
+            typer.echo(f"made a store: {store.title}", err=True)
+        for source in sources:
+            try:
+                with TemporaryDirectory(prefix="orch-") as folder:
+                    archive, sent = _pushed(store, source, Path(folder), sign, again)
+            except OrchError as error:
+                if len(sources) == 1:
+                    raise
+                faults.append(error)
+                continue
+            rows.append({"id": archive.bench_id, "seal": archive.seal, "sent": sent})
+            if not as_json:
+                _say(archive, "sent and verified" if sent else "the store has it already")
+        if rows:
+            store.index()
+    if as_json:
+        print_json({"store": where, "archives": rows})
+    if faults:
+        raise Faults(faults)
+
+
+def pull(
+    where: Where,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[BENCH…]", help="Names, labels or seals, as the list shows them. Without any: show the list."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into. Default: runs/ of this project.")
+    ] = None,
+    signers: Signers = None,
+    accept_new: AcceptNew = False,
+    debug: Debug = False,
+    as_json: Json = False,
+) -> None:
+    """List what a store has, or verify archives of it and unpack them, so that every command reads them like other benches."""
+    from orchestrator.errors import Faults
+    from orchestrator.record import Project
+
+    with _opened(where, accept_new) as store:
+        listing = store.open().listing()
+        if not names:
+            _list(store, listing, as_json)
+            if listing.damaged:
+                raise Faults(list(listing.damaged.values()))
+            return
+        chosen = list(dict.fromkeys(_named(listing, name, store.title).seal for name in names))
+        into = output or Project.here(os.environ).runs
+        rows = [_pulled(store, listing.entries[seal], into, signers, as_json) for seal in chosen]
+    if as_json:
+        print_json({"store": where, "archives": rows})
+
+
+def history_from(where: str, accept_new: bool) -> tuple[History, list[OrchError]]:
+    """Return the history of the benches in a store, and what is wrong with archives.
+
+    Of several archives of one bench, that with the most measured runs counts."""
+    from dataclasses import replace
+
+    from orchestrator.analysis.history import history_of
+
+    with _opened(where, accept_new) as store:
+        listing = store.open().listing()
+    _note(listing)
+    by_bench: dict[str, Entry] = {}
+    for entry in sorted(listing.entries.values(), key=lambda entry: (entry.measured, entry.runs, entry.seal)):
+        by_bench |= dict.fromkeys(entry.benches, entry)
+    whole = history_of({name: entry.benches[name] for name, entry in sorted(by_bench.items())})
+    return replace(whole, seals={name: entry.seal for name, entry in sorted(by_bench.items())}), list(listing.damaged.values())
+
+
+def is_store(where: str) -> bool:
+    """Whether a text names a store, and no archive, packed or unpacked."""
+    from orchestrator.store import Store, destination
+
+    if Path(where).is_file():
+        return False
+    there = destination(where)
+    return there.kind != "directory" or Store.marks(Path(there.path))
+
+
+def verify_store(where: str, quoted: str, signers: Path | None, *, accept_new: bool, as_json: bool) -> None:
+    """Verify every archive of a store, or the one with the quoted seal, and that the index says what they say.
+
+    Raises Faults of DataError."""
+    from tempfile import TemporaryDirectory
+
+    from orchestrator.errors import DataError, Faults
+    from orchestrator.record.signature import signer
+
+    rows = []
+    with _opened(where, accept_new) as store:
+        listing = store.open().listing()
+        _note(listing)
+        faults = [] if quoted else [*([listing.index] if listing.index else []), *listing.damaged.values()]
+        seals = [_named(listing, quoted, store.title).seal] if quoted else list(listing.entries)
+        for seal in seals:
+            if f"{seal}.tar" in listing.damaged:
+                continue
+            try:
+                with store.fetched(seal) as path, TemporaryDirectory(prefix="orch-") as folder:
+                    unpacked = store.verified(path, listing.entries[seal], Path(folder))
+                    by = signer(seal, path.with_name(f"{path.name}.sig"), signers) if signers else ""
+            except DataError as error:
+                faults.append(error)
+                continue
+            archive = unpacked.archive
+            rows.append({"id": archive.bench_id, "seal": seal, "orch": archive.orch} | ({"signed_by": by} if by else {}))
+            if not as_json:
+                same = f"{archive.files} files, tables and index are as sealed by orch {archive.orch}"
+                other = f"{archive.files} files and index are as sealed by orch {archive.orch}, which computed other tables"
+                _say(archive, other if unpacked.difference else same, by)
+    if as_json:
+        print_json({"store": where, "archives": rows, "damaged": [fault.as_dict() for fault in faults]})
+    if faults:
+        raise Faults(faults)
+
+
+@contextmanager
+def _opened(where: str, accept_new: bool) -> Iterator[Store]:
+    """Open the place of a store, which need not be one yet, and close it in the end."""
+    from orchestrator.cli.archive import contents
+    from orchestrator.cli.store_places import place_of
+    from orchestrator.store import Store
+
+    with place_of(where, accept_new) as place:
+        yield Store(place, contents)
+
+
+def _source(name: str) -> Path | BenchDir | AcceptanceDir:
+    """Return the archive, acceptance or bench with this name."""
+    from orchestrator.cli.acceptances import named
+
+    if name.endswith(".tar") and Path(name).is_file():
+        return Path(name)
+    return named(name) or find_bench(name)
+
+
+def _all() -> list[Path | BenchDir | AcceptanceDir]:
+    from orchestrator.errors import ConfigError
+    from orchestrator.record import BenchDir, Project
+    from orchestrator.record.acceptance import acceptances
+    from orchestrator.record.rundir import bench_folders
+
+    runs = Project.here(os.environ).runs
+    benches = [BenchDir(folder) for folder in reversed(bench_folders(runs)) if any(folder.glob("*/manifest.json"))]
+    sources: list[Path | BenchDir | AcceptanceDir] = [*benches, *acceptances(runs)]
+    if not sources:
+        raise ConfigError("no bench yet", where=str(runs), hint="to create one: orch bench resnet50")
+    return sources
+
+
+def _pushed(
+    store: Store, source: Path | BenchDir | AcceptanceDir, folder: Path, sign: Path | None, again: bool
+) -> tuple[Archive, bool]:
+    from orchestrator.cli.archive import contents
+    from orchestrator.record.archive import seal, verify
+    from orchestrator.record.signature import sign as signature_of
+
+    path = source if isinstance(source, Path) else folder / "archive.tar"
+    if not isinstance(source, Path):
+        seal(source, path, contents)
+    archive = verify(path, contents)
+    signature = path.with_name(f"{path.name}.sig")
+    if sign:
+        signature = folder / "archive.tar.sig"
+        signature.write_bytes(signature_of(archive.seal, sign))
+    return archive, store.push(path, archive, signature if signature.is_file() else None, again=again)
+
+
+def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet: bool) -> dict[str, Any]:
+    from tempfile import TemporaryDirectory
+
+    from orchestrator.files import failures, make_folder
+    from orchestrator.record.signature import signer
+
+    make_folder(into, is_input=True)
+    target = into / entry.id
+    # Unpacked beside its place, so that it appears complete; commands do not look into hidden folders of runs/.
+    with (
+        store.fetched(entry.seal) as path,
+        failures(into, is_input=True),
+        TemporaryDirectory(prefix=".pull-", dir=into) as part,
+    ):
+        unpacked = store.unpacked(path, entry.seal, Path(part))
+        by = signer(entry.seal, path.with_name(f"{path.name}.sig"), signers) if signers else ""
+        is_new = _placed(unpacked.folder, target, store.title)
+    archive, difference = unpacked.archive, unpacked.difference
+    if not quiet:
+        _say(archive, f"verified, in {target}" if is_new else f"verified; {target} has it already", by)
+        if difference:
+            typer.echo(
+                f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed anew", err=True
+            )
+    return {"id": archive.bench_id, "seal": archive.seal, "path": str(target)} | ({"signed_by": by} if by else {})
+
+
+def _placed(folder: Path, target: Path, where: str) -> bool:
+    """Move an unpacked archive to its place; return False if that has the same files. Raises ConfigError if it has others."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.record.archive import has_files_of
+
+    if os.path.lexists(target):
+        if has_files_of(target, folder):
+            return False
+        hint = f"orch compare needs both: orch pull {where} {target.name} --output DIR"
+        raise ConfigError("expected no such bench or the same one, found one with other files", where=str(target), hint=hint)
+    folder.chmod(0o700)
+    folder.rename(target)
+    return True
+
+
+def _named(listing: Listing, name: str, where: str) -> Entry:
+    """Return the archive that a name, a label or the first digits of a seal mean. Raises ConfigError for none or several."""
+    from orchestrator.errors import ConfigError
+
+    entries = listing.entries.values()
+    matches = [entry for entry in entries if name in (entry.id, entry.seal)]
+    matches = matches or [entry for entry in entries if name and name == entry.label]
+    if not matches and len(name) >= _LEAST_DIGITS:
+        matches = [entry for entry in entries if entry.seal.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        seals = ", ".join(entry.seal[:12] for entry in matches)
+        raise ConfigError(f"{len(matches)} archives are {name!r}", where=where, hint=f"name one by its seal: {seals}")
+    raise ConfigError(f"no archive {name!r}", where=where, hint=f"orch pull {where} lists them")
+
+
+def _list(store: Store, listing: Listing, as_json: bool) -> None:
+    from orchestrator.report.store import render
+
+    if as_json:
+        print_json({"store": store.title, "archives": listing.rows()})
+        return
+    _note(listing)
+    if not listing.entries:
+        typer.echo("no archives", err=True)
+        return
+    from rich.console import Console
+
+    render(listing.rows(), Console(), f"orch pull {store.title} --json")
+
+
+def _note(listing: Listing) -> None:
+    from orchestrator.report.text import one_line
+
+    if listing.index:
+        text = f"orch: {listing.index}: read from the archives instead; the next orch push writes it anew"
+        typer.echo(one_line(text), err=True)
+
+
+def _say(archive: Archive, what: str, signed_by: str = "") -> None:
+    from orchestrator.report.text import one_line
+
+    typer.echo(one_line(f"{archive.bench_id}: {what}; {archive.history['measured']} of {archive.runs} runs have a number"))
+    typer.echo(f"seal {archive.seal}")
+    if signed_by:
+        typer.echo(one_line(f"signed by {signed_by}"))
