@@ -252,7 +252,7 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
         failures(into, is_input=True),
         TemporaryDirectory(prefix=".pull-", dir=into) as part,
     ):
-        unpacked = store.unpacked(path, entry.seal, Path(part))
+        unpacked = store.unpacked(path, entry.seal, Path(part), entry.id)
         by = signer(entry.seal, path.with_name(f"{path.name}.sig"), signers) if signers else ""
         is_new = _placed(unpacked.folder, target, store.title)
     archive, difference = unpacked.archive, unpacked.difference

@@ -30,7 +30,6 @@ _OWN = {_MARKER, _INDEX, _ARCHIVES}
 _SEALED = re.compile(r"([0-9a-f]{64})\.tar")
 _ATTEMPTS = 20
 _PAUSE_S = 0.2
-_REPLACE = "whoever still has what was sealed can replace it: orch push --again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,9 @@ class Store:
                 f"{seal}.tar": damaged(f"{self.title}/{_INDEX}", "expected the row as written, it differs") for seal in broken
             }
             return Listing(indexed, frozenset(), rows, fault, is_indexed=True)
-        sizes = {match[1]: size for name, size in sorted(names.items()) if (match := _SEALED.fullmatch(name))}
+        sizes = {
+            match[1]: size for name, size in sorted(names.items()) if size is not None and (match := _SEALED.fullmatch(name))
+        }
         entries = {seal: entry for seal, entry in indexed.items() if seal in sizes}
         is_indexed = not (fault or broken or set(indexed) - set(entries))
         problems: dict[str, OrchError] = {}
@@ -143,7 +144,7 @@ class Store:
                     is_indexed = False
                 elif entries[seal].size_bytes != size:
                     message = f"expected {entries[seal].size_bytes} bytes as indexed, found {size}"
-                    raise damaged(self._where(seal), message, _REPLACE)
+                    raise damaged(self._where(seal), message, self._remedy(entries[seal].id))
             except FileNotFoundError:
                 continue  # removed meanwhile
             except DataError as error:
@@ -178,27 +179,27 @@ class Store:
             try:
                 self.place.fetch(f"{_ARCHIVES}/{seal}.tar", path)
             except FileNotFoundError:
-                raise damaged(self._where(seal), "expected the archive, it is missing", _REPLACE) from None
+                raise damaged(self._where(seal), "expected the archive, it is missing", self._remedy()) from None
             try:
                 self.place.fetch(f"{_ARCHIVES}/{seal}.tar.sig", path.with_name("archive.tar.sig"))
             except FileNotFoundError:
                 path.with_name("archive.tar.sig").unlink(missing_ok=True)
             yield path
 
-    def unpacked(self, path: Path, seal: str, into: Path) -> Unpacked:
-        """Verify a fetched archive of this seal and write its files below ``into``.
+    def unpacked(self, path: Path, seal: str, into: Path, name: str = "BENCH") -> Unpacked:
+        """Verify a fetched archive of this seal and write its files below ``into``. ``name`` is what it should be of.
 
         Raises DataError, which names the archive in the store."""
         try:
             return unpack(path, into, self._contents, seal)
         except DataError as error:
             error.where = error.where.replace(str(path), self._where(seal))
-            error.hint = error.hint or _REPLACE
+            error.hint = self._remedy(name)
             raise
 
     def verified(self, path: Path, entry: Entry, into: Path) -> Unpacked:
         """Do the same, and raise DataError also if the index says something else than the archive."""
-        unpacked = self.unpacked(path, entry.seal, into)
+        unpacked = self.unpacked(path, entry.seal, into, entry.id)
         archive = unpacked.archive
         head = Head(archive.files, archive.orch, archive.history)
         if entry_of(entry.seal, entry.size_bytes, head, self._where(entry.seal)) != entry:
@@ -242,8 +243,11 @@ class Store:
                     head = Head(archive.files, archive.orch, archive.history)
             return entry_of(seal, size, head, where)
         except DataError as error:
-            error.hint = error.hint or _REPLACE
+            error.hint = error.hint or self._remedy()
             raise
+
+    def _remedy(self, name: str = "BENCH") -> str:
+        return f"a project that still has the bench can replace it: orch push --again {self.title} {name}"
 
     def _where(self, seal: str) -> str:
         return f"{self.title}/{_ARCHIVES}/{seal}.tar"

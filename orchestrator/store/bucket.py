@@ -50,8 +50,8 @@ class BucketPlace:
             hint = "push to the directory or bucket that it serves"
             raise ConfigError("expected a place that can be written, got a web server", where=self.title, hint=hint)
 
-    def sizes(self, folder: str) -> dict[str, int] | None:
-        """Return the sizes of the objects of a folder."""
+    def sizes(self, folder: str) -> dict[str, int | None] | None:
+        """Return what is in a folder."""
         if not self._can_list:
             return None
         with self._translated(folder):
@@ -60,13 +60,14 @@ class BucketPlace:
             except FileNotFoundError:
                 self._bucket_exists()
                 return {}
-        return {posixpath.basename(row["name"]): row["size"] for row in rows if row["type"] == "file"}
+        return {posixpath.basename(row["name"]): row["size"] if row["type"] == "file" else None for row in rows}
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of an object."""
         with self._translated(name):
-            data = self._files.cat_file(self._path(name), start=start, end=start + size)
-            return bytes(data[:size])  # of a web server that does not know ranges, and sends all from the start
+            data: bytes = self._files.cat_file(self._path(name), start=start, end=start + size)
+        # A web server may know no ranges, and send all.
+        return data[start : start + size] if len(data) > size else data
 
     def fetch(self, name: str, target: Path) -> None:
         """Copy an object."""

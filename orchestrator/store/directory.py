@@ -27,15 +27,16 @@ class DirectoryPlace:
         with failures(self._root, hint="make the folder above it first, or name another one", is_input=True):
             self._root.mkdir(exist_ok=True)
 
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Return the sizes of the published files in a folder."""
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        """Return what is in a folder."""
         path = self._root / folder
         if not self._root.is_dir():
             raise FileNotFoundError(str(self._root))
         if not path.is_dir():
             return {}
         with os.scandir(path) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries if entry.name[0] != "." and entry.is_file()}
+            shown = [entry for entry in entries if entry.name[0] != "."]
+            return {entry.name: entry.stat().st_size if entry.is_file() else None for entry in shown}
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of a file."""

@@ -43,12 +43,14 @@ publish)
     part=$folder/.$base.$6.part
     trap 'rm -f "$part"' EXIT
     trap 'exit 1' HUP INT TERM PIPE
+    # Who has published under this name meanwhile has removed what was unfinished.
+    unless() {{ [ -e "$part" ] || [ ! -e "./$name" ] || exit 0; exit "$1"; }}
     cat >"$part"
-    [ "$(wc -c <"$part")" -eq "$4" ] || exit {_CUT}
-    ! command -v sha256sum >/dev/null || [ "$(sha256sum <"$part" | cut -c 1-64)" = "$5" ] || [ ! -e "$part" ] || exit {_CHANGED}
-    chmod "$(printf %o $((0$mode & 0666)))" "$part" || [ ! -e "$part" ]
+    [ "$(wc -c <"$part")" -eq "$4" ] || unless {_CUT}
+    ! command -v sha256sum >/dev/null || [ "$(sha256sum <"$part" | cut -c 1-64)" = "$5" ] || unless {_CHANGED}
+    chmod "$(printf %o $((0$mode & 0666)))" "$part" || unless {_LOST}
     sync "$part" 2>/dev/null || sync
-    mv -f "$part" "./$name" || {{ [ ! -e "$part" ] && [ -e "./$name" ]; }} || exit {_LOST}
+    mv -f "$part" "./$name" || unless {_LOST}
     sync "$folder" 2>/dev/null || sync
     rm -f "$folder/.$base".*.part;;
 esac
@@ -71,11 +73,11 @@ class MachinePlace:
             hint = "make the folder above it first, or name another one"
             raise ConfigError(f"cannot be made: {_said(result.stderr)}", kind="unsafe_path", where=self.title, hint=hint)
 
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Return the sizes of the published files in a folder."""
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        """Return what is in a folder."""
         lines = self._checked(self._run("sizes", folder), folder).decode("utf-8", "replace").splitlines()
-        rows = [line.split(None, 8) for line in lines if line.startswith("-")]
-        return {row[8]: int(row[4]) for row in rows if len(row) == 9 and row[4].isdecimal()}
+        rows = [row for line in lines if len(row := line.split(None, 8)) == 9]
+        return {row[8]: int(row[4]) if row[0].startswith("-") and row[4].isdecimal() else None for row in rows}
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of a file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -21,8 +22,9 @@ class Place(Protocol):
     def make(self) -> None:
         """Make the root, unless it exists."""
 
-    def sizes(self, folder: str) -> dict[str, int] | None:
-        """Return the sizes in bytes of the published files in a folder, ``""`` for the root; none if the folder is missing.
+    def sizes(self, folder: str) -> Mapping[str, int | None] | None:
+        """Return what is in a folder, ``""`` for the root: by name the size of each file in bytes, None for a folder. Nothing
+        if the folder is missing; hidden files, which are unfinished, are left out.
 
         None if the place can give files and not list them.
         """
