@@ -35,12 +35,12 @@ MAY_USE = {
     "checks": "inventory plan",
     "record": "inventory logs plan",
     "transport": "inventory",
-    "store": "inventory record transport",
     "nodes": "inventory plan checks record transport",
     "results": "inventory logs plan checks record",
     "analysis": "inventory logs plan checks record results",
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks results analysis",
+    "store": "inventory record transport",
     "lab": "inventory",
     "cli": "inventory logs plan checks record transport store nodes results analysis controller report lab",
 }

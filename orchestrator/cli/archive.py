@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import AcceptNew, Bench, Json, Sign, find_bench, print_json
+from orchestrator.cli.sealing import contents, signed
 
 if TYPE_CHECKING:
-    from orchestrator.record import BenchDir
-    from orchestrator.record.acceptance import AcceptanceDir
     from orchestrator.record.archive import Archive
 
 
@@ -85,55 +84,6 @@ def verify(
     _print(archived, Path(path), f"{archived.files} files and {what} as sealed by orch {archived.orch}", as_json, by)
     if not (quoted or signers):
         typer.echo("the archive is consistent; --seal SHA256 also verifies that it is the archive with a quoted seal", err=True)
-
-
-def contents(folder: BenchDir | AcceptanceDir) -> dict[str, Any]:
-    """Return what an archive holds besides files: ``tables``, what ``orch summarize --json`` prints of a bench or the
-    certificate of an acceptance, and ``history``, what ``orch history`` and a list of archives show of it.
-
-    Nothing is cached, because the evidence may be in a read-only directory."""
-    import json
-
-    from orchestrator.analysis.accept import certificate_of
-    from orchestrator.analysis.history import listed
-    from orchestrator.record import BenchDir
-    from orchestrator.report.formats.json import render
-    from orchestrator.results.bench import notes_of
-    from orchestrator.results.planned import planned_runs
-    from orchestrator.results.read import read_run
-    from orchestrator.results.summary import of_bench
-
-    if isinstance(folder, BenchDir):
-        runs = [read_run(run) for run in folder.runs()]
-        record = folder.record()
-        tables: dict[str, Any] = json.loads(render(of_bench(planned_runs(folder, runs), notes_of(folder))))
-        counts = {"runs": tables["runs"]["planned"], "measured": tables["runs"]["measured"]}
-        about = {"id": record.bench_id, "created": record.created, "label": record.label, **counts}
-        return {
-            "tables": tables,
-            "history": {"schema": 1, **about, "benches": {record.bench_id: listed(folder, record.bench_id, runs)}},
-        }
-    acceptance = folder.record()
-    tables = json.loads(json.dumps(certificate_of(folder).as_dict()))
-    benches = [folder.bench(attempt.bench_id) for attempt in acceptance.attempts]
-    stages = [stage for stage in tables["stages"] if stage["bench_id"]]
-    counts = {
-        "runs": sum(len(bench.record().runs) for bench in benches),
-        "measured": sum(stage["measured"] for stage in stages),
-    }
-    about = {"id": acceptance.acceptance_id, "created": acceptance.created, "label": acceptance.suite, **counts}
-    entries = {bench.path.name: listed(bench, bench.path.name, [read_run(run) for run in bench.runs()]) for bench in benches}
-    return {"tables": tables, "history": {"schema": 1, **about, "benches": entries}}
-
-
-def signed(archive: Archive, target: Path, key: Path) -> None:
-    """Sign the seal of an archive with a key, and write the signature next to the archive."""
-    from orchestrator.files import write_atomic
-    from orchestrator.record.signature import sign
-
-    path = target.with_name(f"{target.name}.sig")
-    write_atomic(path, sign(archive.seal, key), 0o644, is_input=True)
-    typer.echo(f"signature: {path}", err=True)
 
 
 def _print(archived: Archive, path: Path, what: str, as_json: bool, signed_by: str = "") -> None:

@@ -189,7 +189,7 @@ def verify_store(where: str, quoted: str, signers: Path | None, *, accept_new: b
 @contextmanager
 def _opened(where: str, accept_new: bool) -> Iterator[Store]:
     """Open the place of a store, which need not be one yet, and close it in the end."""
-    from orchestrator.cli.archive import contents
+    from orchestrator.cli.sealing import contents
     from orchestrator.cli.store_places import place_of
     from orchestrator.store import Store
 
@@ -223,7 +223,7 @@ def _all() -> list[Path | BenchDir | AcceptanceDir]:
 def _pushed(
     store: Store, source: Path | BenchDir | AcceptanceDir, folder: Path, sign: Path | None, again: bool
 ) -> tuple[Archive, bool]:
-    from orchestrator.cli.archive import contents
+    from orchestrator.cli.sealing import contents
     from orchestrator.record.archive import seal, verify
     from orchestrator.record.signature import sign as signature_of
 

@@ -10,7 +10,7 @@ others, or is killed while pushing, leaves at worst an index that lacks archives
 """
 
 from orchestrator.store.archives import Listing, Store
-from orchestrator.store.destination import Destination, destination
+from orchestrator.store.destinations import Destination, destination
 from orchestrator.store.index import Entry
 
 __all__ = ["Destination", "Entry", "Listing", "Store", "destination"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.archive import contents
+from orchestrator.cli.sealing import contents
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.archive import Archive, seal, verify

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from orchestrator import __version__
-from orchestrator.cli.archive import contents as tables
 from orchestrator.cli.main import program
+from orchestrator.cli.sealing import contents as tables
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError
 from orchestrator.record import sealed_tar as sealedtar
 from orchestrator.record.archive import RECORD, SUMS, seal, verify

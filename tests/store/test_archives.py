@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestrator.cli.archive import contents
 from orchestrator.cli.main import program
+from orchestrator.cli.sealing import contents
 from orchestrator.errors import DataError, Faults
 from orchestrator.record.archive import RECORD, seal, verify
 from orchestrator.record.archive_record import head_of
