@@ -53,17 +53,13 @@ def place_of(where: str, accept_new: bool) -> Iterator[Place]:
 
 def _host(there: Destination, project: Project) -> Host:
     """Return the machine of a store: as the project's inventory has it, if it does, else by its name or address alone."""
-    from orchestrator.errors import OrchError
     from orchestrator.inventory import Host, open_inventory
     from orchestrator.inventory.allocation import job_in
 
     host = Host(there.host, there.host)
     source, _ = project.inventory_source("", os.environ)
-    if not job_in(source) and Path(source).is_file():
-        try:
-            known = open_inventory(source).hosts
-        except OrchError:
-            known = ()  # an inventory that does not have to do with a store is no reason to refuse it
+    if not job_in(source) and Path(source).exists():
+        known = open_inventory(source).hosts
         host = next((known_host for known_host in known if there.host in (known_host.name, known_host.address)), host)
     ssh = replace(host.ssh, user=there.user or host.ssh.user, port=there.port or host.ssh.port)
     return replace(host, ssh=ssh)
