@@ -47,7 +47,7 @@ def test_a_store_on_a_machine_is_reached_as_the_inventory_says(rig: Rig, tmp_pat
     (tmp_path / "cluster.yaml").write_text(json.dumps(inventory))
     one = person(tmp_path / "ada", {"ORCH_HOSTS": str(tmp_path / "cluster.yaml")})
     one.measure("ada", 1)
-    url = "head:team"
+    url = f"head:{server.home}/team"
     code, _, err = one.orch("push", url, "ada1")
     assert code == 3 and "--accept-new" in err, err
     code, out, err = one.orch("push", url, "ada1", "--accept-new")
@@ -56,7 +56,7 @@ def test_a_store_on_a_machine_is_reached_as_the_inventory_says(rig: Rig, tmp_pat
     assert one.orch("history", "--from", url)[:2] == one.orch("history")[:2]
     code, out, err = one.orch("pull", url, "nothing")
     assert code == 2 and f"{url}: no archive 'nothing'. orch pull {url} lists them" in err
-    url = f"ssh://{server.address}/~/team"
+    url = f"ssh://{server.address}{server.home}/team"
     assert one.orch("verify", url)[0] == 0
     server.stop()
     code, _, err = one.orch("pull", url)
