@@ -59,13 +59,13 @@ def history(
 
         write_atomic(plot, svg(cells), 0o644, is_input=True)
         typer.echo(f"wrote {plot}", err=True)
-    _show(cells, whole, as_json)
+    _show(cells, whole, store, as_json)
     faults += [DataError(why, kind="state_damaged", run_id=name) for name, why in whole.damaged.items()]
     if faults:
         raise Faults(faults)
 
 
-def _show(cells: Sequence[PastCell], whole: History, as_json: bool) -> None:
+def _show(cells: Sequence[PastCell], whole: History, store: str, as_json: bool) -> None:
     from rich.console import Console
 
     from orchestrator.report import history as report
@@ -79,7 +79,8 @@ def _show(cells: Sequence[PastCell], whole: History, as_json: bool) -> None:
     elif not whole.speedless:
         typer.echo("no benches" if not whole.cells else "no bench matches these options", err=True)
     for name, noun in whole.speedless.items():
-        typer.echo(one_line(f"not listed, because it measured {noun}: orch summarize {name}"), err=True)
+        pulled = f"orch pull {store} {name}, and then " if store else ""
+        typer.echo(one_line(f"not listed, because it measured {noun}: {pulled}orch summarize {name}"), err=True)
 
 
 def _shape(text: str) -> str:

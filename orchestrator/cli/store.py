@@ -245,7 +245,6 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
     from orchestrator.record.signature import signer
 
     make_folder(into, is_input=True)
-    target = into / entry.id
     # Unpacked beside its place, so that it appears complete; commands do not look into hidden folders of runs/.
     with (
         store.fetched(entry.seal) as path,
@@ -254,8 +253,9 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
     ):
         unpacked = store.unpacked(path, entry.seal, Path(part), entry.id)
         by = signer(entry.seal, path.with_name(f"{path.name}.sig"), signers) if signers else ""
+        archive, difference = unpacked.archive, unpacked.difference
+        target = into / archive.bench_id  # which is verified, unlike what an index says
         is_new = _placed(unpacked.folder, target, store.title)
-    archive, difference = unpacked.archive, unpacked.difference
     if not quiet:
         _say(archive, f"verified, in {target}" if is_new else f"verified; {target} has it already", by)
         if difference:

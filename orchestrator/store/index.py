@@ -115,6 +115,7 @@ def read_index(path: Path, where: str) -> tuple[dict[str, Entry], list[str]]:
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)) as tables:
             tables.row_factory = sqlite3.Row
+            tables.execute("PRAGMA trusted_schema = OFF")
             (version,) = tables.execute("PRAGMA user_version").fetchone()
             if version != SCHEMA:
                 raise damaged(where, f"expected an index of schema {SCHEMA}, got {version}", "a newer orch may have written it")
@@ -125,19 +126,19 @@ def read_index(path: Path, where: str) -> tuple[dict[str, Entry], list[str]]:
 
 def _entries(tables: sqlite3.Connection) -> tuple[dict[str, Entry], list[str]]:
     benches: dict[str, dict[str, dict[str, Any]]] = {}
-    broken: dict[str, None] = {}
+    broken: set[str] = set()
     for row in tables.execute("SELECT * FROM benches"):
         try:
             bench = {"cells": [], "damaged": json.loads(row["damaged"]), "measures": row["measures"]}
-        except (ValueError, TypeError):
-            broken[row["seal"]] = None
+        except (ValueError, TypeError, RecursionError):
+            broken.add(str(row["seal"]))
             continue
         benches.setdefault(row["seal"], {})[row["bench_id"]] = bench
     for row in tables.execute("SELECT * FROM cells ORDER BY seal, bench_id, place"):
         try:
             benches[row["seal"]][row["bench_id"]]["cells"].append(_cell(row))
-        except (KeyError, ValueError, TypeError):
-            broken[row["seal"]] = None
+        except (KeyError, ValueError, TypeError, RecursionError):
+            broken.add(str(row["seal"]))
     entries = {}
     for row in tables.execute("SELECT * FROM archives"):
         texts = (row["orch"], row["id"], row["created"], row["label"])
@@ -151,7 +152,7 @@ def _entries(tables: sqlite3.Connection) -> tuple[dict[str, Entry], list[str]]:
         if is_whole:
             entries[entry.seal] = entry
         else:
-            broken[entry.seal] = None
+            broken.add(str(entry.seal))
     return entries, sorted(broken)
 
 
