@@ -200,8 +200,11 @@ def _opened(where: str, accept_new: bool) -> Iterator[Store]:
 def _source(name: str) -> Path | BenchDir | AcceptanceDir:
     """Return the archive, acceptance or bench with this name."""
     from orchestrator.cli.acceptances import named
+    from orchestrator.errors import ConfigError
 
-    if name.endswith(".tar") and Path(name).is_file():
+    if name.endswith(".tar"):
+        if not Path(name).is_file():
+            raise ConfigError("expected an archive, found no such file", where=name, hint="orch archive writes one")
         return Path(name)
     return named(name) or find_bench(name)
 

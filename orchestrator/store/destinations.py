@@ -24,6 +24,7 @@ __all__ = ["Destination", "destination"]
 
 # As scp: a colon before any slash names a machine. An address of IPv6 is in brackets.
 _SCP = re.compile(r"(?:(?P<user>[^@/:\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^@/:\s\[\]]+):(?P<path>.*)", re.DOTALL)
+_FORMS = "a store is named by a directory, user@host:/path, ssh://user@host:port/path, s3://bucket/path or https://host/path"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -47,8 +48,8 @@ def destination(text: str) -> Destination:
     if machine and not Path(text).exists():
         host = machine["host"].removeprefix("[").removesuffix("]")
         return Destination("machine", text, _folder(machine["path"], text), host, machine["user"])
-    if not text.strip():
-        raise ConfigError("expected a directory, host:/path or a URL, got nothing", where="store")
+    if not text.strip() or (":" in text.partition("/")[0] and not Path(text).exists()):
+        raise ConfigError("expected a store", where=text or "STORE", hint=_FORMS)
     return Destination("directory", text, str(Path(text).expanduser()))
 
 
@@ -68,8 +69,8 @@ def _of_url(text: str, scheme: str) -> Destination:
     if scheme in SCHEMES and host and not (parts.username or parts.query or parts.fragment):
         title = text.rstrip("/")
         return Destination("bucket", title, title)
-    hint = "a store is named by a directory, user@host:/path, ssh://user@host:port/path, s3://bucket/path or https://host/path"
-    raise ConfigError("expected a store", where=text, hint=hint)
+    # A key in a URL would be in the history of the shell, and is shown by no message.
+    raise ConfigError("expected a store", where=re.sub(r"//[^/@]*@|[?#].*", "//…", text), hint=_FORMS)
 
 
 def _folder(path: str, text: str) -> str:
