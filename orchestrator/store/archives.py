@@ -215,11 +215,12 @@ class Store:
 
     def _is_one(self) -> bool:
         where = f"{self.title}/{_MARKER}"
-        try:
-            text = self.place.read(_MARKER, 0, 4096)
-        except FileNotFoundError:
-            return False
-        marker = strict_json(text, where, "state_damaged")
+        with self._temporary() as folder:
+            try:
+                self.place.fetch(_MARKER, folder / _MARKER)
+            except FileNotFoundError:
+                return False
+            marker = strict_json((folder / _MARKER).read_bytes(), where, "state_damaged")
         if not isinstance(marker, dict) or marker.get("schema") != SCHEMA:
             raise damaged(where, f"expected the marker of a store of schema {SCHEMA}", "a newer orch may have made it")
         return True

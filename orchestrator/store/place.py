@@ -30,7 +30,7 @@ class Place(Protocol):
         """
 
     def read(self, name: str, start: int, size: int) -> bytes:
-        """Return ``size`` bytes of a file from an offset on."""
+        """Return ``size`` bytes of a file from an offset on; it has them."""
 
     def fetch(self, name: str, target: Path) -> None:
         """Copy a file to a new local one."""
