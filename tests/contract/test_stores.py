@@ -29,7 +29,7 @@ def person(project: Path, environment: Mapping[str, str]) -> Person:
     return Person(project, start)
 
 
-def test_three_people_push_to_one_bucket_at_once_and_one_is_killed(tmp_path: Path) -> None:
+def test_two_people_push_to_one_bucket_at_once_and_one_is_killed(tmp_path: Path) -> None:
     s3fs = pytest.importorskip("s3fs")
     with service() as environment:
         keys = {"key": environment["AWS_ACCESS_KEY_ID"], "secret": environment["AWS_SECRET_ACCESS_KEY"]}

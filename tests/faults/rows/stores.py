@@ -10,13 +10,13 @@ from tests.faults.suite import Trial, row
 from tests.support.pushers import Person, push_at_once
 
 
-@row("S7", "three people push to one directory and read it; one is killed", limit_s=180, short=False)
+@row("S7", "two people push to one directory while a third reads it; one is killed", limit_s=180, short=False)
 def a_directory(trial: Trial) -> None:
     team = trial.scratch / "team"
     _pushed(trial, str(team), team)
 
 
-@row("S8", "three people push to one folder behind an ssh server and read it; one is killed", limit_s=240)
+@row("S8", "two people push to one folder behind an ssh server while a third reads it; one is killed", limit_s=240)
 def behind_ssh(trial: Trial) -> None:
     node = trial.random.choice(trial.lab.nodes)
     name = f"team-{trial.random.getrandbits(32):08x}"
