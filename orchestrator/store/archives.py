@@ -109,13 +109,15 @@ class Store:
 
         ``again`` replaces what it has. The index is left to `index`.
         """
-        name = f"{archive.seal}.tar"
-        has = (self.place.sizes(_ARCHIVES) or {}).get(name) == path.stat().st_size
+        name, size = f"{archive.seal}.tar", path.stat().st_size
         if signature:
             self.place.publish(f"{_ARCHIVES}/{name}.sig", signature)
-        if has and not again:
+        if self._size(name) == size and not again:
             return False
         self.place.publish(f"{_ARCHIVES}/{name}", path)
+        if (stored := self._size(name)) != size:
+            message = f"expected {size} bytes as sent, found {stored if stored is not None else 'none'}"
+            raise DataError(message, kind="storage_failed", where=self._where(archive.seal), hint="push again")
         return True
 
     def listing(self) -> Listing:
@@ -232,6 +234,9 @@ class Store:
             except FileNotFoundError:
                 return {}, []
             return read_index(folder / _INDEX, f"{self.title}/{_INDEX}")
+
+    def _size(self, name: str) -> int | None:
+        return (self.place.sizes(_ARCHIVES) or {}).get(name)
 
     def _read(self, seal: str, size: int) -> Entry:
         """Return the entry of an archive from its head; of one that an earlier version sealed, from the whole archive."""

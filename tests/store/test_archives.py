@@ -133,7 +133,7 @@ def test_a_changed_archive_is_not_let_in(project: Path, team: Path) -> None:
     size = Path("a.tar").stat().st_size
     whole, before = Path("a.tar").read_bytes(), files(team)
     chance = random.Random(1)
-    for place in chance.sample(range(size), 20):
+    for place in chance.sample(range(size), 10):
         Path("a.tar").write_bytes(whole)
         changed(Path("a.tar"), place)
         assert refusal("push", str(team), "a.tar").startswith("a.tar")
