@@ -80,9 +80,11 @@ def push(
                 continue
             rows.append({"id": archive.bench_id, "seal": archive.seal, "sent": sent})
             if not as_json:
-                _say(archive, "sent and verified" if sent else "the store has it already")
+                what = "sent and verified" if sent else "the store has it already"
+                _say(archive, what, archive.history["measured"])
         if rows:
-            store.index()
+            damaged = store.index().damaged
+            faults += [damaged[name] for row in rows if (name := f"{row['seal']}.tar") in damaged]
     if as_json:
         print_json({"store": where, "archives": rows})
     if faults:
@@ -156,7 +158,6 @@ def verify_store(where: str, quoted: str, signers: Path | None, *, accept_new: b
     from tempfile import TemporaryDirectory
 
     from orchestrator.errors import DataError, Faults
-    from orchestrator.record.signature import signer
 
     rows = []
     with _opened(where, accept_new) as store:
@@ -170,7 +171,7 @@ def verify_store(where: str, quoted: str, signers: Path | None, *, accept_new: b
             try:
                 with store.fetched(seal) as path, TemporaryDirectory(prefix="orch-") as folder:
                     unpacked = store.verified(path, listing.entries[seal], Path(folder))
-                    by = signer(seal, path.with_name(f"{path.name}.sig"), signers) if signers else ""
+                    by = _signer(store, seal, path, signers)
             except DataError as error:
                 faults.append(error)
                 continue
@@ -179,7 +180,7 @@ def verify_store(where: str, quoted: str, signers: Path | None, *, accept_new: b
             if not as_json:
                 same = f"{archive.files} files, tables and index are as sealed by orch {archive.orch}"
                 other = f"{archive.files} files and index are as sealed by orch {archive.orch}, which computed other tables"
-                _say(archive, other if unpacked.difference else same, by)
+                _say(archive, other if unpacked.difference else same, listing.entries[seal].measured, by)
     if as_json:
         print_json({"store": where, "archives": rows, "damaged": [fault.as_dict() for fault in faults]})
     if faults:
@@ -245,7 +246,6 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
     from tempfile import TemporaryDirectory
 
     from orchestrator.files import failures, make_folder
-    from orchestrator.record.signature import signer
 
     make_folder(into, is_input=True)
     # Unpacked beside its place, so that it appears complete; commands do not look into hidden folders of runs/.
@@ -255,17 +255,36 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
         TemporaryDirectory(prefix=".pull-", dir=into) as part,
     ):
         unpacked = store.unpacked(path, entry.seal, Path(part), entry.id)
-        by = signer(entry.seal, path.with_name(f"{path.name}.sig"), signers) if signers else ""
+        by = _signer(store, entry.seal, path, signers)
         archive, difference = unpacked.archive, unpacked.difference
         target = into / archive.bench_id  # which is verified, unlike what an index says
         is_new = _placed(unpacked.folder, target, store.title)
     if not quiet:
-        _say(archive, f"verified, in {target}" if is_new else f"verified; {target} has it already", by)
+        what = f"verified, in {target}" if is_new else f"verified; {target} has it already"
+        _say(archive, what, entry.measured, by)
         if difference:
             typer.echo(
                 f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed anew", err=True
             )
     return {"id": archive.bench_id, "seal": archive.seal, "path": str(target)} | ({"signed_by": by} if by else {})
+
+
+def _signer(store: Store, seal: str, path: Path, signers: Path | None) -> str:
+    """Return who signed a fetched archive; nothing if nobody asks. Raises DataError that names the signature in the store."""
+    from orchestrator.errors import DataError
+    from orchestrator.record.signature import signer
+
+    signature, where = path.with_name(f"{path.name}.sig"), f"{store.where(seal)}.sig"
+    if not signers:
+        return ""
+    if not signature.is_file():
+        hint = "who vouches for the archive adds one: orch push --sign KEY"
+        raise DataError("expected a signature, found none", kind="state_damaged", where=where, hint=hint)
+    try:
+        return signer(seal, signature, signers)
+    except DataError as error:
+        error.where = where
+        raise
 
 
 def _placed(folder: Path, target: Path, where: str) -> bool:
@@ -323,10 +342,10 @@ def _note(listing: Listing) -> None:
         typer.echo(one_line(text), err=True)
 
 
-def _say(archive: Archive, what: str, signed_by: str = "") -> None:
+def _say(archive: Archive, what: str, measured: int, signed_by: str = "") -> None:
     from orchestrator.report.text import one_line
 
-    typer.echo(one_line(f"{archive.bench_id}: {what}; {archive.history['measured']} of {archive.runs} runs have a number"))
+    typer.echo(one_line(f"{archive.bench_id}: {what}; {measured} of {archive.runs} runs have a number"))
     typer.echo(f"seal {archive.seal}")
     if signed_by:
         typer.echo(one_line(f"signed by {signed_by}"))

@@ -82,6 +82,10 @@ class Store:
         """What messages call it."""
         return self.place.title
 
+    def where(self, seal: str) -> str:
+        """Return what messages call an archive."""
+        return f"{self.title}/{_ARCHIVES}/{seal}.tar"
+
     def open(self) -> Store:
         """Return this store after a look at it. Raises ConfigError if there is none."""
         if not self._is_one():
@@ -117,7 +121,7 @@ class Store:
         self.place.publish(f"{_ARCHIVES}/{name}", path)
         if (stored := self._size(name)) != size:
             message = f"expected {size} bytes as sent, found {stored if stored is not None else 'none'}"
-            raise DataError(message, kind="storage_failed", where=self._where(archive.seal), hint="push again")
+            raise DataError(message, kind="storage_failed", where=self.where(archive.seal), hint="push again")
         return True
 
     def listing(self) -> Listing:
@@ -146,7 +150,7 @@ class Store:
                     is_indexed = False
                 elif entries[seal].size_bytes != size:
                     message = f"expected {entries[seal].size_bytes} bytes as indexed, found {size}"
-                    raise damaged(self._where(seal), message, self._remedy(entries[seal].id))
+                    raise damaged(self.where(seal), message, self._remedy(entries[seal].id))
             except FileNotFoundError:
                 continue  # removed meanwhile
             except DataError as error:
@@ -181,7 +185,7 @@ class Store:
             try:
                 self.place.fetch(f"{_ARCHIVES}/{seal}.tar", path)
             except FileNotFoundError:
-                raise damaged(self._where(seal), "expected the archive, it is missing", self._remedy()) from None
+                raise damaged(self.where(seal), "expected the archive, it is missing", self._remedy()) from None
             try:
                 self.place.fetch(f"{_ARCHIVES}/{seal}.tar.sig", path.with_name("archive.tar.sig"))
             except FileNotFoundError:
@@ -195,7 +199,7 @@ class Store:
         try:
             return unpack(path, into, self._contents, seal)
         except DataError as error:
-            error.where = error.where.replace(str(path), self._where(seal))
+            error.where = error.where.replace(str(path), self.where(seal))
             error.hint = self._remedy(name)
             raise
 
@@ -204,7 +208,7 @@ class Store:
         unpacked = self.unpacked(path, entry.seal, into, entry.id)
         archive = unpacked.archive
         head = Head(archive.files, archive.orch, archive.history)
-        if entry_of(entry.seal, entry.size_bytes, head, self._where(entry.seal)) != entry:
+        if entry_of(entry.seal, entry.size_bytes, head, self.where(entry.seal)) != entry:
             hint = f"remove {_INDEX} from the store: the next orch push writes it anew"
             raise damaged(
                 f"{self.title}/{_INDEX}", f"expected of {archive.bench_id} what is sealed, found something else", hint
@@ -240,7 +244,7 @@ class Store:
 
     def _read(self, seal: str, size: int) -> Entry:
         """Return the entry of an archive from its head; of one that an earlier version sealed, from the whole archive."""
-        where, name = self._where(seal), f"{_ARCHIVES}/{seal}.tar"
+        where, name = self.where(seal), f"{_ARCHIVES}/{seal}.tar"
         try:
             head = head_of(lambda start, count: self.place.read(name, start, count), size, seal, where)
             if not head.history:
@@ -254,9 +258,6 @@ class Store:
 
     def _remedy(self, name: str = "BENCH") -> str:
         return f"a project that still has the bench can replace it: orch push --again {self.title} {name}"
-
-    def _where(self, seal: str) -> str:
-        return f"{self.title}/{_ARCHIVES}/{seal}.tar"
 
     @staticmethod
     @contextmanager

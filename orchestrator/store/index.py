@@ -85,7 +85,7 @@ def entry_of(seal: str, size_bytes: int, head: Head, where: str) -> Entry:
         runs, measured = _count(history["runs"]), _count(history["measured"])
         bench_id, created, label = (_text(history[key]) for key in ("id", "created", "label"))
         benches = {_text(name): _bench(name, entry) for name, entry in history["benches"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise damaged(where, f"history: expected valid values, {error}", "verify only what orch archive has written") from error
     return Entry(seal, size_bytes, head.files, head.orch, bench_id, created, label, runs, measured, benches)
 
@@ -141,18 +141,18 @@ def _entries(tables: sqlite3.Connection) -> tuple[dict[str, Entry], list[str]]:
             broken.add(str(row["seal"]))
     entries = {}
     for row in tables.execute("SELECT * FROM archives"):
-        texts = (row["orch"], row["id"], row["created"], row["label"])
-        entry = Entry(
-            row["seal"], row["size_bytes"], row["files"], *texts, row["runs"], row["measured"], benches.get(row["seal"], {})
-        )
         try:
+            orch, name, created, label = (_text(row[key]) for key in ("orch", "id", "created", "label"))
+            counts = {key: _count(row[key]) for key in ("size_bytes", "files", "runs", "measured")}
+            valid = {_text(bench_id): _bench(bench_id, bench) for bench_id, bench in benches.get(row["seal"], {}).items()}
+            entry = Entry(_text(row["seal"]), orch=orch, id=name, created=created, label=label, benches=valid, **counts)
             is_whole = entry.seal not in broken and _checksum(entry) == row["checksum"]
-        except (ValueError, TypeError):  # a value of a type that JSON does not have
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
             is_whole = False
         if is_whole:
             entries[entry.seal] = entry
         else:
-            broken.add(str(entry.seal))
+            broken.add(str(row["seal"]))
     return entries, sorted(broken)
 
 
@@ -186,6 +186,9 @@ def _valid(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Return a cell with exactly the fields of an index. Raises KeyError, TypeError."""
     if type(cell["primary"]) is not bool:
         raise TypeError(f"primary: got {cell['primary']!r}")
+    key = json.loads(cell["spec"]).get("key", {})
+    if not (isinstance(key, dict) and all(isinstance(part, (str, int, float)) for part in key.values())):
+        raise TypeError(f"spec: got the key {key!r}")
     interval = cell["interval"] and {name: _number(cell["interval"][name]) for name in ("low", "high", "level")}
     value = None if cell["value"] is None else _number(cell["value"])
     numbers = {"value": value, "interval": interval, "n": _count(cell["n"]), "failed": _count(cell["failed"])}

@@ -6,8 +6,11 @@ import json
 import random
 import sqlite3
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -20,7 +23,7 @@ from orchestrator.record.archive_record import head_of
 from orchestrator.record.rundir import BenchDir
 from orchestrator.store.archives import Store
 from orchestrator.store.directory import DirectoryPlace
-from orchestrator.store.index import read_index
+from orchestrator.store.index import read_index, write_index
 from tests.record.test_archive import packed
 from tests.support.acceptances import STEADY, acceptance
 from tests.support.benches import bench
@@ -203,6 +206,34 @@ def test_a_figure_that_was_changed_in_the_index_is_read_from_the_archive(project
     assert len(entries) == 2 and not broken
 
 
+def test_an_index_with_nonsense_and_true_checksums_is_no_index(project: Path, team: Path) -> None:
+    """What somebody writes who can write into the store, and knows how."""
+    shown = orch("history", "--from", str(team)).stdout
+    entries, _ = read_index(team / "index.sqlite", "index")
+    for changes in ({"runs": "many"}, {"created": None}, {"label": b"x"}, {"files": -1}):
+        odd = {seal: replace(entry, **changes) for seal, entry in entries.items()}
+        (team / "index.sqlite").unlink()
+        with suppress(TypeError):  # which JSON refuses already
+            write_index(team / "index.sqlite", odd)
+        assert orch("history", "--from", str(team)).stdout == shown
+    for changes in (
+        {"spec": "no JSON"},
+        {"spec": "[]"},
+        {"spec": '{"key": {"a": []}}'},
+        {"value": "fast"},
+        {"n": None},
+        {"unit": 7},
+    ):
+        odd = {seal: replace(entry, benches=with_cells(entry.benches, changes)) for seal, entry in entries.items()}
+        (team / "index.sqlite").unlink()
+        write_index(team / "index.sqlite", odd)
+        assert orch("history", "--from", str(team)).stdout == shown
+
+
+def with_cells(benches: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {**one, "cells": [{**cell, **changes} for cell in one["cells"]]} for name, one in benches.items()}
+
+
 def test_history_reads_no_archive_but_those_that_the_index_lacks_and_of_these_the_head(project: Path, team: Path) -> None:
     class Counting(DirectoryPlace):
         def __init__(self, root: Path) -> None:
@@ -264,9 +295,12 @@ def test_signatures_come_along(project: Path, team: Path, kind: str) -> None:
         orch("archive", "a", "-o", "a.tar", "--sign", "key")
         assert orch("push", str(team), "a.tar").exit_code == 0
     assert "signed by ops@example.org" in orch("pull", str(team), "a", "-o", "out", "--signers", "signers").stdout
-    said = orch("pull", str(team), "b", "-o", "out", "--signers", "signers")
-    assert said.exit_code == 1 and "expected a signature, found none" in str(said.exception)
+    missing = f"{archive_of(team, 'b')}.sig: expected a signature, found none"
+    assert missing in refusal("pull", str(team), "b", "-o", "out", "--signers", "signers")
     assert not (project / "out/b").exists()
+    assert missing in refusal("verify", str(team), "--signers", "signers")
+    archive_of(team, "a").with_suffix(".tar.sig").write_text("mine")
+    assert "archives/" in refusal("pull", str(team), "a", "-o", "more", "--signers", "signers")
 
 
 def test_a_folder_of_other_files_becomes_no_store(project: Path) -> None:
