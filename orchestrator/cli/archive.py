@@ -61,7 +61,7 @@ def verify(
     """Verify every byte of an archive, and recompute its tables from the logs. Exits with 4 if anything differs."""
     import re
 
-    from orchestrator.cli.store import is_store, verify_store
+    from orchestrator.cli.stored import is_store, verify_store
     from orchestrator.errors import ConfigError
     from orchestrator.record.archive import verify as verified
 

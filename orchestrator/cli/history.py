@@ -43,7 +43,7 @@ def history(
     Exits with 4 if the evidence of a bench is damaged; all others are still listed.
     """
     from orchestrator.analysis.history import chosen, history
-    from orchestrator.cli.store import history_from
+    from orchestrator.cli.stored import history_from
     from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.files import write_atomic
     from orchestrator.record import Project

@@ -1,9 +1,8 @@
-"""`orch push` and `orch pull`: archives into a store that a team shares, and out of it; what other commands read of a store."""
+"""`orch push` and `orch pull`: archives into a store that a team shares, and out of it."""
 
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,24 +11,18 @@ import typer
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import AcceptNew, Json, Sign, find_bench, print_json
+from orchestrator.cli.stored import named_in, note, opened, say, signer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from orchestrator.analysis.history import History
-    from orchestrator.errors import OrchError
     from orchestrator.record import BenchDir
     from orchestrator.record.acceptance import AcceptanceDir
     from orchestrator.record.archive import Archive
     from orchestrator.store import Entry, Listing, Store
 
-__all__ = ["history_from", "is_store", "verify_store"]
-
 Where = Annotated[str, typer.Argument(metavar="STORE", help="Directory, user@host:/path, ssh://…, s3://bucket/path.")]
 Signers = Annotated[
     Path | None, typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one signed each archive.")
 ]
-_LEAST_DIGITS = 8
 
 
 def add_to(app: typer.Typer) -> None:
@@ -66,7 +59,7 @@ def push(
         raise ConfigError("expected names or --all, got both", where="--all")
     sources = _all() if everything else [_source(name) for name in names or [""]]
     rows, faults = [], []
-    with _opened(where, accept_new) as store:
+    with opened(where, accept_new) as store:
         if store.make():
             typer.echo(f"made a store: {store.title}", err=True)
         for source in sources:
@@ -81,7 +74,7 @@ def push(
             rows.append({"id": archive.bench_id, "seal": archive.seal, "sent": sent})
             if not as_json:
                 what = "sent and verified" if sent else "the store has it already"
-                _say(archive, what, archive.history["measured"])
+                say(archive, what, archive.history["measured"])
         if rows:
             damaged = store.index().damaged
             faults += [damaged[name] for row in rows if (name := f"{row['seal']}.tar") in damaged]
@@ -109,93 +102,18 @@ def pull(
     from orchestrator.errors import Faults
     from orchestrator.record import Project
 
-    with _opened(where, accept_new) as store:
+    with opened(where, accept_new) as store:
         listing = store.open().listing()
         if not names:
             _list(store, listing, as_json)
             if listing.damaged:
                 raise Faults(list(listing.damaged.values()))
             return
-        chosen = list(dict.fromkeys(_named(listing, name, store.title).seal for name in names))
+        chosen = list(dict.fromkeys(named_in(listing, name, store.title).seal for name in names))
         into = output or Project.here(os.environ).runs
         rows = [_pulled(store, listing.entries[seal], into, signers, as_json) for seal in chosen]
     if as_json:
         print_json({"store": where, "archives": rows})
-
-
-def history_from(where: str, accept_new: bool) -> tuple[History, list[OrchError]]:
-    """Return the history of the benches in a store, and what is wrong with archives.
-
-    Of several archives of one bench, that with the most measured runs counts."""
-    from dataclasses import replace
-
-    from orchestrator.analysis.history import history_of
-
-    with _opened(where, accept_new) as store:
-        listing = store.open().listing()
-    _note(listing)
-    by_bench: dict[str, Entry] = {}
-    for entry in sorted(listing.entries.values(), key=lambda entry: (entry.measured, entry.runs, entry.seal)):
-        by_bench |= dict.fromkeys(entry.benches, entry)
-    whole = history_of({name: entry.benches[name] for name, entry in sorted(by_bench.items())})
-    return replace(whole, seals={name: entry.seal for name, entry in sorted(by_bench.items())}), list(listing.damaged.values())
-
-
-def is_store(where: str) -> bool:
-    """Whether a text names a store, and no archive, packed or unpacked."""
-    from orchestrator.store import Store, destination
-
-    if Path(where).is_file():
-        return False
-    there = destination(where)
-    return there.kind != "directory" or Store.marks(Path(there.path))
-
-
-def verify_store(where: str, quoted: str, signers: Path | None, *, accept_new: bool, as_json: bool) -> None:
-    """Verify every archive of a store, or the one with the quoted seal, and that the index says what they say.
-
-    Raises Faults of DataError."""
-    from tempfile import TemporaryDirectory
-
-    from orchestrator.errors import DataError, Faults
-
-    rows = []
-    with _opened(where, accept_new) as store:
-        listing = store.open().listing()
-        _note(listing)
-        faults = [] if quoted else [*([listing.index] if listing.index else []), *listing.damaged.values()]
-        seals = [_named(listing, quoted, store.title).seal] if quoted else list(listing.entries)
-        for seal in seals:
-            if f"{seal}.tar" in listing.damaged:
-                continue
-            try:
-                with store.fetched(seal) as path, TemporaryDirectory(prefix="orch-") as folder:
-                    unpacked = store.verified(path, listing.entries[seal], Path(folder))
-                    by = _signer(store, seal, path, signers)
-            except DataError as error:
-                faults.append(error)
-                continue
-            archive = unpacked.archive
-            rows.append({"id": archive.bench_id, "seal": seal, "orch": archive.orch} | ({"signed_by": by} if by else {}))
-            if not as_json:
-                same = f"{archive.files} files, tables and index are as sealed by orch {archive.orch}"
-                other = f"{archive.files} files and index are as sealed by orch {archive.orch}, which computed other tables"
-                _say(archive, other if unpacked.difference else same, listing.entries[seal].measured, by)
-    if as_json:
-        print_json({"store": where, "archives": rows, "damaged": [fault.as_dict() for fault in faults]})
-    if faults:
-        raise Faults(faults)
-
-
-@contextmanager
-def _opened(where: str, accept_new: bool) -> Iterator[Store]:
-    """Open the place of a store, which need not be one yet, and close it in the end."""
-    from orchestrator.cli.sealing import contents
-    from orchestrator.cli.store_places import place_of
-    from orchestrator.store import Store
-
-    with place_of(where, accept_new) as place:
-        yield Store(place, contents)
 
 
 def _source(name: str) -> Path | BenchDir | AcceptanceDir:
@@ -255,36 +173,18 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
         TemporaryDirectory(prefix=".pull-", dir=into) as part,
     ):
         unpacked = store.unpacked(path, entry.seal, Path(part), entry.id)
-        by = _signer(store, entry.seal, path, signers)
+        by = signer_of(store, entry.seal, path, signers)
         archive, difference = unpacked.archive, unpacked.difference
         target = into / archive.bench_id  # which is verified, unlike what an index says
         is_new = _placed(unpacked.folder, target, store.title)
     if not quiet:
         what = f"verified, in {target}" if is_new else f"verified; {target} has it already"
-        _say(archive, what, entry.measured, by)
+        say(archive, what, entry.measured, by)
         if difference:
             typer.echo(
                 f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed anew", err=True
             )
     return {"id": archive.bench_id, "seal": archive.seal, "path": str(target)} | ({"signed_by": by} if by else {})
-
-
-def _signer(store: Store, seal: str, path: Path, signers: Path | None) -> str:
-    """Return who signed a fetched archive; nothing if nobody asks. Raises DataError that names the signature in the store."""
-    from orchestrator.errors import DataError
-    from orchestrator.record.signature import signer
-
-    signature, where = path.with_name(f"{path.name}.sig"), f"{store.where(seal)}.sig"
-    if not signers:
-        return ""
-    if not signature.is_file():
-        hint = "who vouches for the archive adds one: orch push --sign KEY"
-        raise DataError("expected a signature, found none", kind="state_damaged", where=where, hint=hint)
-    try:
-        return signer(seal, signature, signers)
-    except DataError as error:
-        error.where = where
-        raise
 
 
 def _placed(folder: Path, target: Path, where: str) -> bool:
@@ -302,50 +202,16 @@ def _placed(folder: Path, target: Path, where: str) -> bool:
     return True
 
 
-def _named(listing: Listing, name: str, where: str) -> Entry:
-    """Return the archive that a name, a label or the first digits of a seal mean. Raises ConfigError for none or several."""
-    from orchestrator.errors import ConfigError
-
-    entries = listing.entries.values()
-    matches = [entry for entry in entries if name in (entry.id, entry.seal)]
-    matches = matches or [entry for entry in entries if name and name == entry.label]
-    if not matches and len(name) >= _LEAST_DIGITS:
-        matches = [entry for entry in entries if entry.seal.startswith(name)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        seals = ", ".join(entry.seal[:12] for entry in matches)
-        raise ConfigError(f"{len(matches)} archives are {name!r}", where=where, hint=f"name one by its seal: {seals}")
-    raise ConfigError(f"no archive {name!r}", where=where, hint=f"orch pull {where} lists them")
-
-
 def _list(store: Store, listing: Listing, as_json: bool) -> None:
     from orchestrator.report.store import render
 
     if as_json:
         print_json({"store": store.title, "archives": listing.rows()})
         return
-    _note(listing)
+    note(listing)
     if not listing.entries:
         typer.echo("no archives", err=True)
         return
     from rich.console import Console
 
     render(listing.rows(), Console(), f"orch pull {store.title} --json")
-
-
-def _note(listing: Listing) -> None:
-    from orchestrator.report.text import one_line
-
-    if listing.index:
-        text = f"orch: {listing.index}: read from the archives instead; the next orch push writes it anew"
-        typer.echo(one_line(text), err=True)
-
-
-def _say(archive: Archive, what: str, measured: int, signed_by: str = "") -> None:
-    from orchestrator.report.text import one_line
-
-    typer.echo(one_line(f"{archive.bench_id}: {what}; {measured} of {archive.runs} runs have a number"))
-    typer.echo(f"seal {archive.seal}")
-    if signed_by:
-        typer.echo(one_line(f"signed by {signed_by}"))
