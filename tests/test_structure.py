@@ -40,9 +40,10 @@ MAY_USE = {
     "analysis": "inventory logs plan checks record results",
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks results analysis",
+    "store": "inventory record transport",
     "lab": "inventory",
     "api": "inventory logs plan checks record transport nodes results analysis controller report",
-    "cli": "inventory logs plan checks record transport nodes results analysis controller report lab api",
+    "cli": "inventory logs plan checks record transport store nodes results analysis controller report lab api",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
 # modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
@@ -54,7 +55,7 @@ DOORS = {
         "published/reference published/rules published/schema published/tables tune/answer tune/candidates tune/halving "
         "tune/state"
     ),
-    "api": "allocation bench find opened plan prepare progress selection",
+    "api": "allocation bench find opened plan prepare progress sealing selection",
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
     "cli": "process",
     "controller": "busy controller earlier events fitness peer stopping",
@@ -67,19 +68,20 @@ DOORS = {
         "spec suite suite_files transformer trial variables words"
     ),
     "record": (
-        "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence hang_report hang_verdict "
-        "journal manifest node_record node_states owed project refused removal reread rundir sealed signature "
-        "state_file submission telemetry"
+        "acceptance archive archive_record bench_parts benchfile bisect_record borrow defaults evidence hang_report "
+        "hang_verdict journal manifest node_record node_states owed project refused removal reread rundir sealed "
+        "signature state_file submission telemetry"
     ),
     "report": (
         "accept bisect cells checks compare explain formats/json hang history html/certificate html/page profile "
-        "published published_language terminal text trend tune"
+        "published published_language store terminal text trend tune"
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
         "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/t_distribution "
         "numbers/throughput planned read series summary tally telemetry/doubts telemetry/use values"
     ),
+    "store": "bucket directory machine place",
     "transport": "connections",
 }
 # Packages that have no effects, and the modules in them that open files.
@@ -122,6 +124,9 @@ HOMES = {
     "matplotlib": ["report/"],
     "asyncssh": ["lab/asyncssh_server.py"],
     "pandas": ["api/bench.py"],
+    "fsspec": ["store/bucket.py"],
+    "aiohttp": ["store/bucket.py"],
+    "botocore": ["store/bucket.py"],
 }
 # What the pure packages may not do: touch files, clocks, chance, the environment, processes, the network.
 EFFECTS = {

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,12 @@ from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.rundir import bench_folders
 from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.record.state_file import read_json
-from orchestrator.results import Interval
+from orchestrator.results import Interval, RunResult
 from orchestrator.results.bench import placed
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Row, summarize
 
-__all__ = ["History", "PastCell", "chosen", "history"]
+__all__ = ["History", "PastCell", "chosen", "history", "history_of", "listed"]
 
 _SCHEMA = 6
 _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
@@ -67,11 +67,12 @@ class PastCell:
 @dataclass(frozen=True, slots=True)
 class History:
     """All cells; ``damaged`` maps each bench or run with damaged evidence to the reason, ``speedless`` each bench without
-    metrics to what it measured."""
+    metrics to what it measured, ``seals`` each bench of a store to the seal of its archive."""
 
     cells: tuple[PastCell, ...]
     damaged: Mapping[str, str]
     speedless: Mapping[str, str]
+    seals: Mapping[str, str] = field(default_factory=dict)
 
 
 def history(root: Path, cache: Path) -> History:
@@ -85,6 +86,11 @@ def history(root: Path, cache: Path) -> History:
         with suppress(OrchError, OSError):  # the cache only saves time
             cache.parent.mkdir(mode=0o700, exist_ok=True)
             write_atomic(cache, json.dumps(sealed({"schema": _SCHEMA, "orch": __version__, "benches": entries})).encode())
+    return history_of(entries)
+
+
+def history_of(entries: Mapping[str, Mapping[str, Any]]) -> History:
+    """Return the history of benches, given by name as `listed` does."""
     cells = [_revived(cell) for entry in entries.values() for cell in entry["cells"]]
     damaged = {name: reason for entry in entries.values() for name, reason in entry["damaged"].items()}
     speedless = {name: entry["measures"] for name, entry in entries.items() if entry["measures"]}
@@ -140,16 +146,22 @@ def _files(folder: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the cells of a bench, except borrowed ones, which the lender lists, and the damaged runs, for JSON."""
+    """Return what `listed` does of the bench in a folder; the reason if it cannot be read."""
     try:
         bench = BenchDir.open(path)
-        record = bench.record()
-        results = placed(bench, [read_run(run) for run in bench.runs()])
-        specs = {run.run_id: run.spec.as_dict() for run in results if run.spec}
-        rows = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.borrowed)]
-        cells = [_measured(row, record, path.name, specs[row.run_ids[0]]) for row in rows]
+        return listed(bench, path.name, [read_run(run) for run in bench.runs()])
     except OrchError as error:
         return {"cells": [], "damaged": {path.name: str(error)}, "measures": ""}
+
+
+def listed(bench: BenchDir, name: str, runs: Sequence[RunResult]) -> dict[str, Any]:
+    """Return the ``cells`` of a bench, except borrowed ones, which the lender lists, why runs are ``damaged``, and what it
+    ``measures`` if that has no metrics, for JSON. ``name`` is what the cells call the bench, ``runs`` are those with files."""
+    record = bench.record()
+    results = placed(bench, runs)
+    specs = {run.run_id: run.spec.as_dict() for run in results if run.spec}
+    rows = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.borrowed)]
+    cells = [_measured(row, record, name, specs[row.run_ids[0]]) for row in rows]
     # Incomplete evidence of a running run is no damage, nor is that of a lost run, whose outcome records the loss.
     # Nor are intact logs in which the log grammar found nothing: they can be read again with a corrected one.
     damaged = [

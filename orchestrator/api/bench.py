@@ -17,9 +17,8 @@ from orchestrator.record import BenchDir, Project
 if TYPE_CHECKING:
     import pandas
 
-    from orchestrator.record.acceptance import AcceptanceDir
 
-__all__ = ["Bench", "contents", "load", "of_folder", "project_of"]
+__all__ = ["Bench", "load", "of_folder", "project_of"]
 
 _NESTED = ("options", "key", "repeats", "ranks")
 _OF_REPEATS = (
@@ -141,6 +140,7 @@ def of_folder(folder: BenchDir, errors: tuple[OrchError, ...] | None = None) -> 
 
 
 def _of_archive(path: Path) -> Bench:
+    from orchestrator.api.sealing import contents
     from orchestrator.record.archive import verify
 
     archive = verify(path, contents)
@@ -148,23 +148,3 @@ def _of_archive(path: Path) -> Bench:
         hint = "orch verify shows its verdicts; unpacked, each of its benches can be loaded"
         raise ConfigError("expected the archive of a bench, got that of an acceptance", where=str(path), hint=hint)
     return Bench(archive.bench_id, path, archive.tables)
-
-
-def contents(folder: BenchDir | AcceptanceDir) -> dict[str, Any]:
-    """Return what an archive holds besides files: what ``orch summarize --json`` prints of a bench, the certificate of an
-    acceptance.
-
-    Nothing is cached, because the evidence may be in a read-only directory."""
-    from orchestrator.analysis.accept import certificate_of
-    from orchestrator.report.formats.json import render
-    from orchestrator.results.bench import notes_of
-    from orchestrator.results.planned import planned_runs
-    from orchestrator.results.read import read_run
-    from orchestrator.results.summary import of_bench
-
-    if not isinstance(folder, BenchDir):
-        certificate: dict[str, Any] = json.loads(json.dumps(certificate_of(folder).as_dict()))
-        return certificate
-    summary = of_bench(planned_runs(folder, [read_run(run) for run in folder.runs()]), notes_of(folder))
-    document: dict[str, Any] = json.loads(render(summary))
-    return document

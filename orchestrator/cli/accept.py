@@ -267,8 +267,8 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
 
 def sealed(folder: AcceptanceDir, sign: Path | None) -> Path:
     """Seal an acceptance into ``certificate.tar`` in its folder, replacing an earlier one, and sign it if a key is given."""
-    from orchestrator.api.bench import contents
-    from orchestrator.cli.archive import signed
+    from orchestrator.api.sealing import contents
+    from orchestrator.cli.sealing import signed
     from orchestrator.record.acceptance import CERTIFICATE
     from orchestrator.record.archive import seal
 

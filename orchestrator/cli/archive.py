@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Bench, Json, Sign, find_bench, print_json
+from orchestrator.api.sealing import contents
+from orchestrator.cli.connecting import Debug
+from orchestrator.cli.options import AcceptNew, Bench, Json, Sign, find_bench, print_json
+from orchestrator.cli.sealing import signed
 
 if TYPE_CHECKING:
     from orchestrator.record.archive import Archive
@@ -29,7 +32,6 @@ def archive(
     as_json: Json = False,
 ) -> None:
     """Seal a bench or an acceptance into one file: all its evidence, its tables, and a digest of each."""
-    from orchestrator.api.bench import contents
     from orchestrator.cli.acceptances import named
     from orchestrator.record.archive import seal
 
@@ -42,7 +44,9 @@ def archive(
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(metavar="FILE|DIRECTORY", help="An archive, packed or unpacked.")],
+    path: Annotated[
+        str, typer.Argument(metavar="FILE|DIRECTORY|STORE", help="An archive, packed or unpacked, or all archives of a store.")
+    ],
     quoted: Annotated[str, typer.Option("--seal", metavar="SHA256", help="The expected seal.")] = "",
     signers: Annotated[
         Path | None,
@@ -51,12 +55,14 @@ def verify(
     signature: Annotated[
         Path | None, typer.Option("--signature", metavar="FILE", help="The signature. Default: <archive>.sig.")
     ] = None,
+    accept_new: AcceptNew = False,
+    debug: Debug = False,
     as_json: Json = False,
 ) -> None:
     """Verify every byte of an archive, and recompute its tables from the logs. Exits with 4 if anything differs."""
     import re
 
-    from orchestrator.api.bench import contents
+    from orchestrator.cli.stored import is_store, verify_store
     from orchestrator.errors import ConfigError
     from orchestrator.record.archive import verify as verified
 
@@ -64,39 +70,32 @@ def verify(
         raise ConfigError(f"expected 64 digits of 0-9 and a-f, got {quoted!r}", where="--seal")
     if signature and not signers:
         raise ConfigError("expected --signers together with --signature", where="--signature")
-    archived = verified(path, contents, quoted)
+    if is_store(path):
+        if signature:
+            raise ConfigError("expected one archive, got a store, which has its signatures", where="--signature")
+        verify_store(path, quoted, signers, accept_new=accept_new, as_json=as_json)
+        return
+    archived = verified(Path(path), contents, quoted)
     by = ""
     if signers:
         from orchestrator.record.signature import signer
 
-        by = signer(archived.seal, signature or path.with_name(f"{path.name}.sig"), signers)
+        by = signer(archived.seal, signature or Path(f"{Path(path)}.sig"), signers)
     what = "the certificate is" if "verdict" in archived.tables else "the tables are"
-    _print(archived, path, f"{archived.files} files and {what} as sealed by orch {archived.orch}", as_json, by)
+    _print(archived, Path(path), f"{archived.files} files and {what} as sealed by orch {archived.orch}", as_json, by)
     if not (quoted or signers):
         typer.echo("the archive is consistent; --seal SHA256 also verifies that it is the archive with a quoted seal", err=True)
 
 
-def signed(archive: Archive, target: Path, key: Path) -> None:
-    """Sign the seal of an archive with a key, and write the signature next to the archive."""
-    from orchestrator.files import write_atomic
-    from orchestrator.record.signature import sign
-
-    path = target.with_name(f"{target.name}.sig")
-    write_atomic(path, sign(archive.seal, key), 0o644, is_input=True)
-    typer.echo(f"signature: {path}", err=True)
-
-
 def _print(archived: Archive, path: Path, what: str, as_json: bool, signed_by: str = "") -> None:
-    if "verdict" in archived.tables:
-        measured, verdict = sum(stage["measured"] for stage in archived.tables["stages"] if stage["bench_id"]), True
-    else:
-        measured, verdict = sum(row["n"] for row in (*archived.tables["rows"], *archived.tables.get("sheets", ()))), False
+    measured = archived.history["measured"]
     by = {"signed_by": signed_by} if signed_by else {}
     if as_json:
-        print_json({"path": str(path), **asdict(archived), "measured": measured, **by})
+        values = {name: value for name, value in asdict(archived).items() if name != "history"}
+        print_json({"path": str(path), **values, "measured": measured, **by})
         return
     typer.echo(f"{path}: {what}; {measured} of {archived.runs} runs have a number")
-    if verdict:
+    if "verdict" in archived.tables:
         from orchestrator.report.text import one_line
 
         tables = archived.tables

@@ -1,4 +1,4 @@
-"""`orch history`: list every bench of a project, from the run directories alone."""
+"""`orch history`: list every bench of a project, from the run directories alone, or of a store, from its index."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Json
+from orchestrator.cli.connecting import Debug
+from orchestrator.cli.options import AcceptNew, Json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,13 +31,19 @@ def history(
         str, typer.Option("--metric", metavar="NAME", help="This metric, or all; default: the primary ones.")
     ] = "",
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write a chart of values over time.")] = None,
+    store: Annotated[
+        str, typer.Option("--from", metavar="STORE", help="The benches of a store: directory, host:/path, s3://bucket/path.")
+    ] = "",
+    accept_new: AcceptNew = False,
+    debug: Debug = False,
     as_json: Json = False,
 ) -> None:
-    """List every configuration of every bench of this project, with date, value, confidence interval and hardware.
+    """List every configuration of every bench of this project, or of a store, with date, value, confidence interval, hardware.
 
     Exits with 4 if the evidence of a bench is damaged; all others are still listed.
     """
     from orchestrator.analysis.history import chosen, history
+    from orchestrator.cli.stored import history_from
     from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.extras import need
     from orchestrator.files import write_atomic
@@ -48,19 +55,20 @@ def history(
         need("matplotlib", "--plot")
     begin, shape_name = _date(since), _shape(shape)
     project = Project.here(os.environ)
-    whole = history(project.runs, project.history)
+    whole, faults = history_from(store, accept_new) if store else (history(project.runs, project.history), [])
     cells = chosen(whole.cells, model, dtype, shape_name, begin, metric)
     if plot:
         from orchestrator.report.trend import svg
 
         write_atomic(plot, svg(cells), 0o644, is_input=True)
         typer.echo(f"wrote {plot}", err=True)
-    _show(cells, whole, as_json)
-    if whole.damaged:
-        raise Faults([DataError(why, kind="state_damaged", run_id=name) for name, why in whole.damaged.items()])
+    _show(cells, whole, store, as_json)
+    faults += [DataError(why, kind="state_damaged", run_id=name) for name, why in whole.damaged.items()]
+    if faults:
+        raise Faults(faults)
 
 
-def _show(cells: Sequence[PastCell], whole: History, as_json: bool) -> None:
+def _show(cells: Sequence[PastCell], whole: History, store: str, as_json: bool) -> None:
     from rich.console import Console
 
     from orchestrator.report import history as report
@@ -74,7 +82,8 @@ def _show(cells: Sequence[PastCell], whole: History, as_json: bool) -> None:
     elif not whole.speedless:
         typer.echo("no benches" if not whole.cells else "no bench matches these options", err=True)
     for name, noun in whole.speedless.items():
-        typer.echo(one_line(f"not listed, because it measured {noun}: orch summarize {name}"), err=True)
+        pulled = f"orch pull {store} {name}, and then " if store else ""
+        typer.echo(one_line(f"not listed, because it measured {noun}: {pulled}orch summarize {name}"), err=True)
 
 
 def _shape(text: str) -> str:

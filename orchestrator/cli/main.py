@@ -46,6 +46,10 @@ MODULES = {
         "archive": "Seal a bench or an acceptance into one file.",
         "verify": "Verify every byte and every number of an archive.",
     },
+    "store": {
+        "push": "Put sealed benches into a store that a team shares.",
+        "pull": "List a store, or unpack benches of it into the project.",
+    },
     "remove": {"rm": "Remove benches and all their runs from the project."},
     "undeploy": {"undeploy": "Remove what orch has left on the nodes."},
     "compare": {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-from orchestrator.api.selection import Selection
+    from orchestrator.api.selection import Selection
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.suite import Suite, SuiteStage
     from orchestrator.yamlfile import Document

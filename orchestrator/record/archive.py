@@ -1,7 +1,8 @@
 """Seal a bench or an acceptance into one file, and verify that an archive is unchanged.
 
     <id>/SHA256SUMS     the digest of every other file, as ``sha256sum --check`` reads them; its own SHA-256 is the seal
-    <id>/archive.json   the version of orch, and what it computed: the tables of a bench, the certificate of an acceptance
+    <id>/archive.json   the version of orch, and what it computed: the tables of a bench, the certificate of an acceptance, and
+                        what `orch history` shows of either
     <id>/…              the files of the bench or acceptance, except derived and temporary ones
 
 The file is a tar with exactly one possible encoding (`sealed_tar`). It is not compressed, because two libraries compress
@@ -12,9 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,31 +26,36 @@ from orchestrator import __version__
 from orchestrator.errors import ConfigError, DataError, RunError
 from orchestrator.files import failures
 from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir
+from orchestrator.record.archive_record import (
+    MAX_OWN_BYTES,
+    RECORD,
+    SCHEMA,
+    SUMS,
+    difference,
+    digests_of,
+    record_of,
+    root_of,
+)
 from orchestrator.record.ownership import holder
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.sealed_tar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end, size_of
-from orchestrator.record.state_file import check_name, read_bytes
-from orchestrator.strictjson import strict_json
+from orchestrator.record.state_file import check_name, damaged, read_bytes
 
-__all__ = ["RECORD", "SUMS", "Archive", "Tables", "seal", "verify"]
+__all__ = ["RECORD", "SUMS", "Archive", "Contents", "Unpacked", "has_files_of", "seal", "unpack", "verify"]
 
-SCHEMA = 1
-"""Of archive.json. 1: first version."""
-SUMS, RECORD = "SHA256SUMS", "archive.json"
 _PASSING = {"owner.lock", "report.html", SUMS, RECORD}
 _OF_ACCEPTANCE = {"owner.lock", SUMS, RECORD, *(f"{CERTIFICATE}.{kind}" for kind in ("json", "html", "tar", "tar.sig"))}
-_MAX_OWN_BYTES = 64 << 20
-_LINE = re.compile(r"([0-9a-f]{64})  ([!-~]+)\n")
 
 Sealable = BenchDir | AcceptanceDir
-Tables = Callable[[Any], Mapping[str, Any]]
-"""A function that computes the tables of a bench, or the certificate of an acceptance, as JSON values, only from its files."""
+Contents = Callable[[Any], Mapping[str, Any]]
+"""A function that computes from the files of a bench or acceptance alone what an archive holds besides them, as JSON values:
+``tables`` of a bench or the certificate of an acceptance, and ``history``, what a list of archives shows of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A sealed bench or acceptance: its seal, number of files, the version of orch that sealed it, number of runs, and its
-    tables or certificate."""
+    """A sealed bench or acceptance: its seal, number of files, the version of orch that sealed it, number of runs, its tables
+    or certificate, and what `orch history` shows of it."""
 
     bench_id: str
     seal: str
@@ -59,9 +63,20 @@ class Archive:
     orch: str
     runs: int
     tables: Mapping[str, Any]
+    history: Mapping[str, Any]
 
 
-def seal(bench: Sealable, target: Path, tables: Tables) -> Archive:
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """An archive in a folder. ``difference`` is the first place where this version of orch computes something else from the
+    logs than the version that sealed it; None if nowhere."""
+
+    archive: Archive
+    folder: Path
+    difference: DataError | None
+
+
+def seal(bench: Sealable, target: Path, contents: Contents) -> Archive:
     """Write the archive of a bench or acceptance as ``target``. The same bench gives the same bytes; nothing is overwritten.
 
     Raises RunError (run_in_use) while a controller runs the bench, DataError for a file that does not belong to a bench, and
@@ -69,12 +84,12 @@ def seal(bench: Sealable, target: Path, tables: Tables) -> Archive:
     """
     where = str(bench.path)
     names = _sealable(bench, target, where)
-    record = {"schema": SCHEMA, "orch": __version__, "tables": _computed(bench.path, tables)}
+    record = {"schema": SCHEMA, "orch": __version__, **_computed(bench.path, contents)}
     own = json.dumps(record, indent=1, allow_nan=False).encode() + b"\n"
     measured = {name: _measured(bench.path / name) for name in names}
     digests = {RECORD: hashlib.sha256(own).hexdigest()} | {name: digest for name, (_, digest) in measured.items()}
     sums = "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
-    root = _root(_id(bench), where)
+    root = root_of(_id(bench), where)
     sizes = {SUMS: len(sums), RECORD: len(own)} | {name: size for name, (size, _) in measured.items()}
     with _appearing(target, size_of({f"{root}/{name}": size for name, size in sizes.items()})) as out:
         for name, data in ((SUMS, sums), (RECORD, own)):
@@ -83,7 +98,7 @@ def seal(bench: Sealable, target: Path, tables: Tables) -> Archive:
             again = hashlib.sha256()
             append(out, f"{root}/{name}", size, _pieces(bench.path / name, again.update))
             if again.hexdigest() != digest:
-                raise _damaged(
+                raise damaged(
                     f"{where}: {name}",
                     "expected an unchanged file, it was written to meanwhile",
                     "repeat when nothing writes to the bench",
@@ -122,72 +137,91 @@ def _sealable(bench: Sealable, target: Path, where: str) -> list[str]:
     for run in (run for of_stage in benches for run in of_stage.runs()):
         folder = str(run.path.relative_to(bench.path))
         if not any(name.startswith(f"{folder}/") for name in names):
-            raise _damaged(
+            raise damaged(
                 str(run.path), "expected files of the run, found none", "orch resume repeats the run under a new name"
             )
     return names
 
 
-def verify(path: Path, tables: Tables, quoted: str = "") -> Archive:
+def verify(path: Path, contents: Contents, quoted: str = "") -> Archive:
     """Verify an archive, packed or unpacked: every byte of it, and its tables, which are recomputed from the logs.
 
     ``quoted`` is the seal that it must have, empty for any. Only a temporary copy of a packed archive is written.
     Raises DataError.
     """
     if path.is_dir():
-        return _verified(path.absolute(), str(path), tables, quoted)
-    if not path.is_file():
+        verified = _verified(path.absolute(), str(path), contents, quoted)
+    elif not path.is_file():
         raise ConfigError("expected an archive, or the directory of an unpacked one", where=str(path))
-    with TemporaryDirectory(prefix="orch-") as temporary:
-        folder = _unpacked(path, Path(temporary).absolute(), quoted)
-        archive = _verified(folder, str(path), tables, quoted)
-        # The sums are those of the files, not of their paths in the tar: only one root gives its bytes.
-        if folder.name != _root(archive.bench_id, str(path)):
-            message = f"expected files below {_root(archive.bench_id, str(path))}/ as sealed, found them below {folder.name}/"
-            raise _damaged(str(path), message)
-        return archive
+    else:
+        with TemporaryDirectory(prefix="orch-") as temporary:
+            verified = unpack(path, Path(temporary), contents, quoted)
+    if verified.difference:
+        raise verified.difference
+    return verified.archive
 
 
-def _root(bench_id: str, where: str) -> str:
-    """Return the folder in an archive of a bench. The name of the first file must fit into a header without an extension."""
-    return check_name(bench_id, f"{where}: bench.json: bench_id")[:80]
+def unpack(path: Path, into: Path, contents: Contents, quoted: str = "") -> Unpacked:
+    """Write the files of a packed archive into a folder of their own below ``into``, and verify it as `verify` does.
+
+    If another version of orch sealed it, other tables are no error. Raises DataError; what is below ``into`` is then worthless.
+    """
+    folder = _unpacked(path, into.absolute(), quoted)
+    verified = _verified(folder, str(path), contents, quoted)
+    # The sums are those of the files, not of their paths in the tar: only one root gives its bytes.
+    root = root_of(verified.archive.bench_id, str(path))
+    if folder.name != root:
+        raise damaged(str(path), f"expected files below {root}/ as sealed, found them below {folder.name}/")
+    if verified.difference and not verified.difference.hint:
+        raise verified.difference
+    return verified
+
+
+def has_files_of(folder: Path, sealed: Path) -> bool:
+    """Return whether a folder has exactly the files of the bench in an unpacked archive, apart from derived ones.
+
+    Raises DataError for an irregular file."""
+    digests = digests_of(_own(sealed / SUMS, str(sealed)), str(sealed), "")
+    names = _files(folder, str(folder))
+    return set(names) == digests.keys() - {RECORD} and all(_measured(folder / name)[1] == digests[name] for name in names)
 
 
 def _unpacked(path: Path, into: Path, quoted: str) -> Path:
     """Write the files of an archive under ``into`` and return their folder. Every name is checked before it is used."""
     with _readable(path), path.open("rb") as stream:
-        tar = TarReader(stream, str(path))
+        tar = TarReader(stream, str(path), os.fstat(stream.fileno()).st_size)
         root, _, first = tar.first_name().partition("/")
         if first != SUMS:
-            raise _damaged(str(path), "expected an archive sealed by orch, found another file")
+            raise damaged(str(path), "expected an archive sealed by orch, found another file")
         folder = into / check_name(root, str(path))
         _write(folder / SUMS, tar.content(f"{root}/{SUMS}"))
-        for name in _digests(_own(folder / SUMS, str(path)), str(path), quoted):
+        for name in digests_of(_own(folder / SUMS, str(path)), str(path), quoted):
             _write(folder / name, tar.content(f"{root}/{name}"))
         tar.end()
     return folder
 
 
-def _verified(folder: Path, where: str, tables: Tables, quoted: str) -> Archive:
+def _verified(folder: Path, where: str, contents: Contents, quoted: str) -> Unpacked:
     sums = _own(folder / SUMS, where)
-    digests = _digests(sums, where, quoted)
+    digests = digests_of(sums, where, quoted)
     sealed_names = digests.keys() - {RECORD}
     for name in sorted(sealed_names ^ set(_files(folder, where))):
         message = "expected this file as sealed, it is missing" if name in sealed_names else "expected no such file as sealed"
-        raise _damaged(f"{where}: {name}", message)
+        raise damaged(f"{where}: {name}", message)
     for name, digest in digests.items():
         _, actual = _measured(folder / name)
         if actual != digest:
-            raise _damaged(f"{where}: {name}", f"expected SHA-256 {digest} as sealed, found {actual}")
-    record = _record(_own(folder / RECORD, where), f"{where}: {RECORD}")
-    _compare(record, _recomputed(folder, where, tables), f"{where}: {RECORD}")
-    return _archive(_opened(folder.absolute()), sums, record)
+            raise damaged(f"{where}: {name}", f"expected SHA-256 {digest} as sealed, found {actual}")
+    record = record_of(_own(folder / RECORD, where), f"{where}: {RECORD}")
+    computed = _recomputed(folder, where, contents)
+    archive = _archive(_opened(folder.absolute()), sums, {"history": computed["history"], **record})
+    return Unpacked(archive, folder, difference(record, computed, f"{where}: {RECORD}"))
 
 
 def _archive(bench: Sealable, sums: bytes, record: Mapping[str, Any]) -> Archive:
     digest = hashlib.sha256(sums).hexdigest()
     runs = sum(len(of_stage.record().runs) for of_stage in _benches(bench))
-    return Archive(_id(bench), digest, sums.count(b"\n"), record["orch"], runs, record["tables"])
+    return Archive(_id(bench), digest, sums.count(b"\n"), record["orch"], runs, record["tables"], record["history"])
 
 
 def _files(root: Path, where: str) -> list[str]:
@@ -198,7 +232,7 @@ def _files(root: Path, where: str) -> list[str]:
     depth = int(AcceptanceDir(root).is_one)
 
     def unreadable(error: OSError) -> None:
-        raise _damaged(where, f"cannot be read: {error.filename}: {error.strerror}") from error
+        raise damaged(where, f"cannot be read: {error.filename}: {error.strerror}") from error
 
     paths = []
     for folder, folders, names in os.walk(root, onerror=unreadable):
@@ -211,88 +245,33 @@ def _files(root: Path, where: str) -> list[str]:
             check_name(name, f"{where}: {inside}")
             status = Path(folder, name).lstat()
             if name in folders and not stat.S_ISDIR(status.st_mode):
-                raise _damaged(f"{where}: {inside / name}", "expected a folder, found a link")
+                raise damaged(f"{where}: {inside / name}", "expected a folder, found a link")
             if name in names and not (stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES):
-                raise _damaged(f"{where}: {inside / name}", "expected a regular file of less than 8 GiB")
+                raise damaged(f"{where}: {inside / name}", "expected a regular file of less than 8 GiB")
         paths += [str(inside / name) for name in names]
     return sorted(paths)
 
 
-def _digests(sums: bytes, where: str, quoted: str) -> dict[str, str]:
-    """Return the digest of each name. Raises DataError for another seal than quoted, and for names that `seal` never writes."""
-    actual = hashlib.sha256(sums).hexdigest()
-    if quoted and actual != quoted:
-        raise _damaged(where, f"expected the seal {quoted}, found {actual}", "this is not the archive that was quoted")
-    text = sums.decode("ascii", "replace")
-    digests = {line[2]: line[1] for line in _LINE.finditer(text)}
-    if "".join(f"{digest}  {name}\n" for name, digest in digests.items()) != text:
-        raise _damaged(f"{where}: {SUMS}", "expected one line for each file: its digest, two spaces, its name")
-    for name in digests:
-        for part in name.split("/"):
-            check_name(part, f"{where}: {SUMS}")
-    folders = {str(folder) for name in digests for folder in Path(name).parents}
-    if list(digests) != [RECORD, *sorted(digests.keys() - {RECORD})] or folders & {SUMS, *digests}:
-        raise _damaged(f"{where}: {SUMS}", f"expected {RECORD} and then the files in order of name")
-    return digests
-
-
 def _own(path: Path, where: str) -> bytes:
     try:
-        return read_bytes(path, _MAX_OWN_BYTES)
+        return read_bytes(path, MAX_OWN_BYTES)
     except OSError as error:
         message, hint = f"{path.name} cannot be read: {error.strerror}", "verify only what orch archive has written"
-        raise _damaged(where, message, hint) from error
+        raise damaged(where, message, hint) from error
 
 
-def _record(data: bytes, where: str) -> Mapping[str, Any]:
-    record = strict_json(data, where, "state_damaged")
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise _damaged(where, f"expected an object of schema {SCHEMA}", "a newer orch may have sealed it")
-    if not isinstance(record.get("orch"), str) or not isinstance(record.get("tables"), dict):
-        raise _damaged(where, "expected the version of orch, and tables")
-    return record
-
-
-def _computed(folder: Path, tables: Tables) -> Any:
-    """Return the tables without the path of the bench, because some causes of failure name their file."""
-    text = json.dumps(tables(_opened(folder.absolute())), allow_nan=False)
+def _computed(folder: Path, contents: Contents) -> Any:
+    """Return the contents without the path of the bench, because some causes of failure name their file."""
+    text = json.dumps(contents(_opened(folder.absolute())), allow_nan=False)
     return json.loads(text.replace(json.dumps(f"{folder.absolute()}/")[1:-1], ""))
 
 
-def _recomputed(folder: Path, where: str, tables: Tables) -> Any:
+def _recomputed(folder: Path, where: str, contents: Contents) -> Any:
     try:
-        return _computed(folder, tables)
+        return _computed(folder, contents)
     except DataError as error:
         error.where = error.where.replace(f"{folder}/", f"{where}: ")
         raise
-
-
-def _compare(record: Mapping[str, Any], computed: Any, where: str) -> None:
-    """Raise DataError if tables differ from those of the logs, except in the last digits, which depend on library versions."""
-    expected, actual = dict(_leaves(record["tables"])), dict(_leaves(computed))
-    for place in {**expected, **actual}:
-        old, new = expected.get(place, "nothing"), actual.get(place, "nothing")
-        close = isinstance(old, float) and isinstance(new, float) and math.isclose(old, new, rel_tol=1e-9)
-        if not close and (type(old) is not type(new) or old != new):
-            hint = _sealed_by(record, computed)
-            raise _damaged(f"{where}: {place}", f"expected {old!r} as sealed, the logs give {new!r}", hint)
-
-
-def _sealed_by(record: Mapping[str, Any], computed: Any) -> str:
-    """Return what to do if another version of orch sealed the archive; empty if it was this version."""
-    sealed, current = (record["orch"], record["tables"].get("schema")), (__version__, computed["schema"])
-    if sealed == current:
-        return ""
-    versions = f"sealed by orch {sealed[0]} (tables of schema {sealed[1]!r}), this is {current[0]} (schema {current[1]})"
-    return f"{versions}: verify it with that version. all files are as sealed; orch summarize recomputes the unpacked archive"
-
-
-def _leaves(value: Any, place: str = "tables") -> Iterator[tuple[str, Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    if not items:
-        yield place, value
-    for key, inner in items:
-        yield from _leaves(inner, f"{place}.{key}")
 
 
 def _pieces(path: Path, seen: Callable[[bytes], None]) -> Iterator[bytes]:
@@ -342,8 +321,4 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _damaged(str(path), f"cannot be read: {error.strerror}") from error
-
-
-def _damaged(where: str, message: str, hint: str = "") -> DataError:
-    return DataError(message, kind="state_damaged", where=where, hint=hint)
+        raise damaged(str(path), f"cannot be read: {error.strerror}") from error

@@ -7,8 +7,8 @@ header is trusted. Format: POSIX.1-2001, pax interchange format, whose extended 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
+from io import BufferedReader
 from tarfile import BLOCKSIZE, PAX_FORMAT, RECORDSIZE, TarInfo
 from typing import BinaryIO
 
@@ -43,10 +43,10 @@ def end(size: int) -> bytes:
 class TarReader:
     """Reads such a tar in order. Raises DataError at the first byte that differs from the only possible one."""
 
-    def __init__(self, stream: BinaryIO, where: str) -> None:
+    def __init__(self, stream: BinaryIO | BufferedReader, where: str, size: int) -> None:
         self._stream = stream
         self._where = where
-        self._left = os.fstat(stream.fileno()).st_size
+        self._left = size
 
     def first_name(self) -> str:
         """Return the unchecked name in the first header, without advancing."""
@@ -60,6 +60,15 @@ class TarReader:
         for start in range(0, size, PIECE_BYTES):
             yield self._take(min(PIECE_BYTES, size - start))
         self._check(self._take(len(_padding(size))), _padding(size), f"after {name}")
+
+    def small(self, name: str, limit: int) -> bytes:
+        """Return the content of the next file, which must have this name and at most ``limit`` bytes."""
+        data = b""
+        for piece in self.content(name):
+            data += piece
+            if len(data) > limit:
+                raise self._damaged(f"expected at most {limit} bytes of {name}, found more")
+        return data
 
     def end(self) -> None:
         """Raise DataError unless the tar ends here."""

@@ -20,8 +20,9 @@ from orchestrator.results.values import Key
 
 __all__ = ["document", "render"]
 
-SCHEMA = 4
-"""1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit."""
+SCHEMA = 5
+"""1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit. 5: seals of the benches of a
+store."""
 _COLUMNS = ("when", "bench", "case", "n", "value", "95%", "notes", "hardware")
 _NOTES = "notes: how many a number has; orch summarize BENCH and orch history --json show them"
 _DROPPED = (("hardware",), ("when",), ("95%",))
@@ -69,10 +70,10 @@ def _by_numbers(text: str) -> list[tuple[bool, int, str]]:
 
 
 def document(cells: Sequence[PastCell], whole: History) -> str:
-    """Return one JSON document, ASCII only: cells oldest first, numbers unrounded, damage by bench or run, and what benches
-    without speeds have measured."""
+    """Return one JSON document, ASCII only: cells oldest first, numbers unrounded, damage by bench or run, what benches
+    without speeds have measured, and by bench the seals of archives of a store."""
     value = {"schema": SCHEMA, "cells": [asdict(cell) for cell in cells], "damaged": dict(whole.damaged)}
-    value |= {"speedless": dict(whole.speedless)}
+    value |= {"speedless": dict(whole.speedless), "seals": dict(whole.seals)}
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.api.bench import contents
+from orchestrator.api.sealing import contents
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.archive import Archive, seal, verify

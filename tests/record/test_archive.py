@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from orchestrator import __version__
-from orchestrator.api.bench import contents as tables
+from orchestrator.api.sealing import contents as tables
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError
 from orchestrator.record import sealed_tar as sealedtar
@@ -100,7 +100,9 @@ def test_an_archive_is_proven_packed_and_unpacked_and_says_the_same(bench: Bench
     whole = verify(archive, tables)
     assert whole == verify(unpacked, tables) == verify(unpacked, tables, whole.seal)
     assert (whole.bench_id, whole.runs, whole.orch) == ("b1", 4, __version__)
-    assert whole.tables == tables(bench)
+    known = tables(bench)
+    assert whole.tables == known["tables"]
+    assert whole.history["benches"]["b1"]["cells"] == known["history"]["benches"]["b1"]["cells"]
     row = whole.tables["rows"][0]
     assert (row["n"], row["failed"]) == (2, 1)
 
@@ -260,6 +262,26 @@ def test_no_part_of_the_tables_can_be_left_out(unpacked: Path, tmp_path: Path, p
     assert "expected 'nothing' as sealed, the logs give" in refusal(resealed(unpacked, tmp_path / "a.tar"))
 
 
+def test_an_archive_that_says_nothing_of_history_is_verified_and_gives_it(unpacked: Path, tmp_path: Path) -> None:
+    """As orch sealed before there were stores: schema 1."""
+    record = json.loads((unpacked / RECORD).read_text())
+    known = record.pop("history")
+    (unpacked / RECORD).write_text(json.dumps(record | {"schema": 1}))
+    assert verify(resealed(unpacked, tmp_path / "a.tar"), tables).history == known
+
+
+@pytest.mark.parametrize("place", [("measured",), ("benches", "b1", "cells", 0, "value"), ("created",)])
+def test_a_history_that_the_logs_do_not_give_is_refused(unpacked: Path, tmp_path: Path, place: tuple[Any, ...]) -> None:
+    record = json.loads((unpacked / RECORD).read_text())
+    inner = record["history"]
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = 99.5
+    (unpacked / RECORD).write_text(json.dumps(record))
+    where = ".".join(map(str, ("history", *place)))
+    assert f"archive.json: {where}: expected 99.5 as sealed, the logs give " in refusal(resealed(unpacked, tmp_path / "a.tar"))
+
+
 def test_last_digits_of_another_library_are_no_difference(unpacked: Path, tmp_path: Path) -> None:
     record = json.loads((unpacked / RECORD).read_text())
     record["tables"]["rows"][0]["interval"]["low"] *= 1 + 1e-12
@@ -283,6 +305,8 @@ def test_what_names_its_file_is_told_alike_wherever_the_bench_lies(copied: Bench
     (copied.path / "r2" / "manifest.json").write_text("{")
     done = seal(copied, tmp_path / "a.tar", tables)
     assert any("r2/manifest.json" in note for note in done.tables["notes"]) and str(tmp_path) not in json.dumps(done.tables)
+    damaged = done.history["benches"]["b1"]["damaged"]
+    assert damaged["r2"].startswith("r2/manifest.json: ") and str(tmp_path) not in json.dumps(done.history)
     assert verify(tmp_path / "a.tar", tables) == done
 
 
@@ -458,7 +482,7 @@ def test_the_commands_print_the_seal_and_what_it_is_of(
     assert (proven.exit_code, proven.stdout, proven.stderr) == (0, text, "")
     assert "--seal SHA256 also verifies" in orch("verify", "b1.tar").stderr
     as_json = json.loads(orch("verify", "b1.tar", "--json").stdout)
-    assert (as_json["seal"], as_json["measured"], as_json["tables"]) == (found, 2, tables(bench))
+    assert (as_json["seal"], as_json["measured"], as_json["tables"]) == (found, 2, tables(bench)["tables"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,217 @@
+"""`orch push` and `orch pull`: archives into a store that a team shares, and out of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli import complete
+from orchestrator.cli.connecting import Debug
+from orchestrator.cli.options import AcceptNew, Json, Sign, find_bench, print_json
+from orchestrator.cli.stored import named_in, note, opened, say, signer_of
+
+if TYPE_CHECKING:
+    from orchestrator.record import BenchDir
+    from orchestrator.record.acceptance import AcceptanceDir
+    from orchestrator.record.archive import Archive
+    from orchestrator.store import Entry, Listing, Store
+
+Where = Annotated[str, typer.Argument(metavar="STORE", help="Directory, user@host:/path, ssh://…, s3://bucket/path.")]
+Signers = Annotated[
+    Path | None, typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one signed each archive.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("push")(push)
+    app.command("pull")(pull)
+
+
+def push(
+    where: Where,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[BENCH…]",
+            autocompletion=complete.benches,
+            help="Benches and acceptances by name, label or directory, and archives. Default: the latest bench.",
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every bench and acceptance of this project that has runs.")
+    ] = False,
+    sign: Sign = None,
+    again: Annotated[bool, typer.Option("--again", help="Also replace what the store has.")] = False,
+    accept_new: AcceptNew = False,
+    debug: Debug = False,
+    as_json: Json = False,
+) -> None:
+    """Seal benches, verify the archives, and put them into a store that a team shares. Can be repeated at any time."""
+    from tempfile import TemporaryDirectory
+
+    from orchestrator.errors import ConfigError, Faults, OrchError
+
+    if everything and names:
+        raise ConfigError("expected names or --all, got both", where="--all")
+    sources = _all() if everything else [_source(name) for name in names or [""]]
+    rows, faults = [], []
+    with opened(where, accept_new) as store:
+        if store.make():
+            typer.echo(f"made a store: {store.title}", err=True)
+        for source in sources:
+            try:
+                with TemporaryDirectory(prefix="orch-") as folder:
+                    archive, sent = _pushed(store, source, Path(folder), sign, again)
+            except OrchError as error:
+                if len(sources) == 1:
+                    raise
+                faults.append(error)
+                continue
+            rows.append({"id": archive.bench_id, "seal": archive.seal, "sent": sent})
+            if not as_json:
+                what = "sent and verified" if sent else "the store has it already"
+                say(archive, what, archive.history["measured"])
+        if rows:
+            damaged = store.index().damaged
+            faults += [damaged[name] for row in rows if (name := f"{row['seal']}.tar") in damaged]
+    if as_json:
+        print_json({"store": where, "archives": rows})
+    if faults:
+        raise Faults(faults)
+
+
+def pull(
+    where: Where,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[BENCH…]", help="Names, labels or seals, as the list shows them. Without any: show the list."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into. Default: runs/ of this project.")
+    ] = None,
+    signers: Signers = None,
+    accept_new: AcceptNew = False,
+    debug: Debug = False,
+    as_json: Json = False,
+) -> None:
+    """List what a store has, or verify archives of it and unpack them, so that every command reads them like other benches."""
+    from orchestrator.errors import Faults
+    from orchestrator.record import Project
+
+    with opened(where, accept_new) as store:
+        listing = store.open().listing()
+        if not names:
+            _list(store, listing, as_json)
+            if listing.damaged:
+                raise Faults(list(listing.damaged.values()))
+            return
+        chosen = list(dict.fromkeys(named_in(listing, name, store.title).seal for name in names))
+        into = output or Project.here(os.environ).runs
+        rows = [_pulled(store, listing.entries[seal], into, signers, as_json) for seal in chosen]
+    if as_json:
+        print_json({"store": where, "archives": rows})
+
+
+def _source(name: str) -> Path | BenchDir | AcceptanceDir:
+    """Return the archive, acceptance or bench with this name."""
+    from orchestrator.cli.acceptances import named
+    from orchestrator.errors import ConfigError
+
+    if name.endswith(".tar"):
+        if not Path(name).is_file():
+            raise ConfigError("expected an archive, found no such file", where=name, hint="orch archive writes one")
+        return Path(name)
+    return named(name) or find_bench(name)
+
+
+def _all() -> list[Path | BenchDir | AcceptanceDir]:
+    from orchestrator.errors import ConfigError
+    from orchestrator.record import BenchDir, Project
+    from orchestrator.record.acceptance import acceptances
+    from orchestrator.record.rundir import bench_folders
+
+    runs = Project.here(os.environ).runs
+    benches = [BenchDir(folder) for folder in reversed(bench_folders(runs)) if any(folder.glob("*/manifest.json"))]
+    sources: list[Path | BenchDir | AcceptanceDir] = [*benches, *acceptances(runs)]
+    if not sources:
+        raise ConfigError("no bench yet", where=str(runs), hint="to create one: orch bench resnet50")
+    return sources
+
+
+def _pushed(
+    store: Store, source: Path | BenchDir | AcceptanceDir, folder: Path, sign: Path | None, again: bool
+) -> tuple[Archive, bool]:
+    from orchestrator.api.sealing import contents
+    from orchestrator.record.archive import seal, verify
+    from orchestrator.record.signature import sign as signature_of
+
+    path = source if isinstance(source, Path) else folder / "archive.tar"
+    if not isinstance(source, Path):
+        seal(source, path, contents)
+    archive = verify(path, contents)
+    signature = path.with_name(f"{path.name}.sig")
+    if sign:
+        signature = folder / "archive.tar.sig"
+        signature.write_bytes(signature_of(archive.seal, sign))
+    return archive, store.push(path, archive, signature if signature.is_file() else None, again=again)
+
+
+def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet: bool) -> dict[str, Any]:
+    from tempfile import TemporaryDirectory
+
+    from orchestrator.files import failures, make_folder
+
+    make_folder(into, is_input=True)
+    # Unpacked beside its place, so that it appears complete; commands do not look into hidden folders of runs/.
+    with (
+        store.fetched(entry.seal) as path,
+        failures(into, is_input=True),
+        TemporaryDirectory(prefix=".pull-", dir=into) as part,
+    ):
+        unpacked = store.unpacked(path, entry.seal, Path(part), entry.id)
+        by = signer_of(store, entry.seal, path, signers)
+        archive, difference = unpacked.archive, unpacked.difference
+        target = into / archive.bench_id  # which is verified, unlike what an index says
+        is_new = _placed(unpacked.folder, target, store.title)
+    if not quiet:
+        what = f"verified, in {target}" if is_new else f"verified; {target} has it already"
+        say(archive, what, entry.measured, by)
+        if difference:
+            typer.echo(
+                f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed anew", err=True
+            )
+    return {"id": archive.bench_id, "seal": archive.seal, "path": str(target)} | ({"signed_by": by} if by else {})
+
+
+def _placed(folder: Path, target: Path, where: str) -> bool:
+    """Move an unpacked archive to its place; return False if that has the same files. Raises ConfigError if it has others."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.record.archive import has_files_of
+
+    if os.path.lexists(target):
+        if has_files_of(target, folder):
+            return False
+        hint = f"orch compare needs both: orch pull {where} {target.name} --output DIR"
+        raise ConfigError("expected no such bench or the same one, found one with other files", where=str(target), hint=hint)
+    folder.chmod(0o700)
+    folder.rename(target)
+    return True
+
+
+def _list(store: Store, listing: Listing, as_json: bool) -> None:
+    from orchestrator.report.store import render
+
+    if as_json:
+        print_json({"store": store.title, "archives": listing.rows()})
+        return
+    note(listing)
+    if not listing.entries:
+        typer.echo("no archives", err=True)
+        return
+    from rich.console import Console
+
+    render(listing.rows(), Console(), f"orch pull {store.title} --json")

@@ -1,0 +1,152 @@
+"""What several commands do with a store: open it, name an archive of it, read its history, verify all of it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from orchestrator.cli.options import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.analysis.history import History
+    from orchestrator.errors import OrchError
+    from orchestrator.record.archive import Archive
+    from orchestrator.store import Entry, Listing, Store
+
+__all__ = ["history_from", "is_store", "named_in", "note", "opened", "say", "signer_of", "verify_store"]
+
+_LEAST_DIGITS = 8
+
+
+@contextmanager
+def opened(where: str, accept_new: bool) -> Iterator[Store]:
+    """Open the place of a store, which need not be one yet, and close it in the end."""
+    from orchestrator.api.sealing import contents
+    from orchestrator.cli.store_places import place_of
+    from orchestrator.store import Store
+
+    with place_of(where, accept_new) as place:
+        yield Store(place, contents)
+
+
+def history_from(where: str, accept_new: bool) -> tuple[History, list[OrchError]]:
+    """Return the history of the benches in a store, and what is wrong with archives.
+
+    Of several archives of one bench, that with the most measured runs counts."""
+    from dataclasses import replace
+
+    from orchestrator.analysis.history import history_of
+
+    with opened(where, accept_new) as store:
+        listing = store.open().listing()
+    note(listing)
+    by_bench: dict[str, Entry] = {}
+    for entry in sorted(listing.entries.values(), key=lambda entry: (entry.measured, entry.runs, entry.seal)):
+        by_bench |= dict.fromkeys(entry.benches, entry)
+    whole = history_of({name: entry.benches[name] for name, entry in sorted(by_bench.items())})
+    return replace(whole, seals={name: entry.seal for name, entry in sorted(by_bench.items())}), list(listing.damaged.values())
+
+
+def is_store(where: str) -> bool:
+    """Whether a text names a store, and no archive, packed or unpacked."""
+    from orchestrator.store import Store, destination
+
+    if Path(where).is_file():
+        return False
+    there = destination(where)
+    return there.kind != "directory" or Store.marks(Path(there.path))
+
+
+def verify_store(where: str, quoted: str, signers: Path | None, *, accept_new: bool, as_json: bool) -> None:
+    """Verify every archive of a store, or the one with the quoted seal, and that the index says what they say.
+
+    Raises Faults of DataError."""
+    from tempfile import TemporaryDirectory
+
+    from orchestrator.errors import DataError, Faults
+
+    rows = []
+    with opened(where, accept_new) as store:
+        listing = store.open().listing()
+        note(listing)
+        faults = [] if quoted else [*([listing.index] if listing.index else []), *listing.damaged.values()]
+        seals = [named_in(listing, quoted, store.title).seal] if quoted else list(listing.entries)
+        for seal in seals:
+            if f"{seal}.tar" in listing.damaged:
+                continue
+            try:
+                with store.fetched(seal) as path, TemporaryDirectory(prefix="orch-") as folder:
+                    unpacked = store.verified(path, listing.entries[seal], Path(folder))
+                    by = signer_of(store, seal, path, signers)
+            except DataError as error:
+                faults.append(error)
+                continue
+            archive = unpacked.archive
+            rows.append({"id": archive.bench_id, "seal": seal, "orch": archive.orch} | ({"signed_by": by} if by else {}))
+            if not as_json:
+                same = f"{archive.files} files, tables and index are as sealed by orch {archive.orch}"
+                other = f"{archive.files} files and index are as sealed by orch {archive.orch}, which computed other tables"
+                say(archive, other if unpacked.difference else same, listing.entries[seal].measured, by)
+    if as_json:
+        print_json({"store": where, "archives": rows, "damaged": [fault.as_dict() for fault in faults]})
+    if faults:
+        raise Faults(faults)
+
+
+def named_in(listing: Listing, name: str, where: str) -> Entry:
+    """Return the archive that a name, a label or the first digits of a seal mean. Raises ConfigError for none or several."""
+    from orchestrator.errors import ConfigError
+
+    entries = listing.entries.values()
+    matches = [entry for entry in entries if name in (entry.id, entry.seal)]
+    matches = matches or [entry for entry in entries if name and name == entry.label]
+    if not matches and len(name) >= _LEAST_DIGITS:
+        matches = [entry for entry in entries if entry.seal.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        seals = ", ".join(entry.seal[:12] for entry in matches)
+        raise ConfigError(f"{len(matches)} archives are {name!r}", where=where, hint=f"name one by its seal: {seals}")
+    raise ConfigError(f"no archive {name!r}", where=where, hint=f"orch pull {where} lists them")
+
+
+def signer_of(store: Store, seal: str, path: Path, signers: Path | None) -> str:
+    """Return who signed a fetched archive; nothing if nobody asks. Raises DataError that names the signature in the store."""
+    from orchestrator.errors import DataError
+    from orchestrator.record.signature import signer
+
+    signature, where = path.with_name(f"{path.name}.sig"), f"{store.where(seal)}.sig"
+    if not signers:
+        return ""
+    if not signature.is_file():
+        hint = "who vouches for the archive adds one: orch push --sign KEY"
+        raise DataError("expected a signature, found none", kind="state_damaged", where=where, hint=hint)
+    try:
+        return signer(seal, signature, signers)
+    except DataError as error:
+        error.where = where
+        raise
+
+
+def note(listing: Listing) -> None:
+    """Say on stderr that the index cannot be read, if so."""
+    from orchestrator.report.text import one_line
+
+    if listing.index:
+        text = f"orch: {listing.index}: read from the archives instead; the next orch push writes it anew"
+        typer.echo(one_line(text), err=True)
+
+
+def say(archive: Archive, what: str, measured: int, signed_by: str = "") -> None:
+    """Print what was done with an archive, how many of its runs have a number, and its seal."""
+    from orchestrator.report.text import one_line
+
+    typer.echo(one_line(f"{archive.bench_id}: {what}; {measured} of {archive.runs} runs have a number"))
+    typer.echo(f"seal {archive.seal}")
+    if signed_by:
+        typer.echo(one_line(f"signed by {signed_by}"))

@@ -1,0 +1,16 @@
+"""Sealed archives that a team shares: in a directory, on a machine, in a bucket.
+
+    orch-store.json       what makes a place a store
+    archives/<seal>.tar   sealed archives, each under its seal, which no two have and which says every byte of it
+    archives/<seal>.tar.sig
+    index.sqlite          what the archives say of themselves; derived from them, and replaced as a whole
+
+Nothing is changed in place, and nothing is locked: files appear complete, by being renamed. Whoever pushes at the same time as
+others, or is killed while pushing, leaves at worst an index that lacks archives, which readers and the next push notice.
+"""
+
+from orchestrator.store.archives import Listing, Store
+from orchestrator.store.destinations import Destination, destination
+from orchestrator.store.index import Entry
+
+__all__ = ["Destination", "Entry", "Listing", "Store", "destination"]

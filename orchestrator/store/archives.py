@@ -1,0 +1,266 @@
+"""A store: archives go in, come out and are listed, whatever the place that they are kept in: `Store`."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from orchestrator.errors import ConfigError, DataError, OrchError, RunError
+from orchestrator.record.archive import Archive, Contents, Unpacked, unpack
+from orchestrator.record.archive_record import Head, head_of
+from orchestrator.record.state_file import damaged
+from orchestrator.store.index import Entry, entry_of, read_index, write_index
+from orchestrator.store.place import Place
+from orchestrator.strictjson import strict_json
+
+__all__ = ["Listing", "Store"]
+
+SCHEMA = 1
+"""Of a store, in its marker. 1: first version."""
+_MARKER, _INDEX, _ARCHIVES = "orch-store.json", "index.sqlite", "archives"
+_OWN = {_MARKER, _INDEX, _ARCHIVES}
+_SEALED = re.compile(r"([0-9a-f]{64})\.tar")
+_ATTEMPTS = 20
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The archives of a store by seal. ``signed`` are the seals that have a signature, ``damaged`` has by file name what is
+    wrong with an archive, ``index`` is why the index cannot be read. Unless ``is_indexed``, it lacks archives, which were read
+    from their heads, or has others."""
+
+    entries: Mapping[str, Entry]
+    signed: frozenset[str]
+    damaged: Mapping[str, OrchError]
+    index: OrchError | None
+    is_indexed: bool
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what is known of each archive, oldest first, for JSON; sizes in bytes."""
+        ordered = sorted(self.entries.values(), key=lambda entry: (entry.created, entry.id, entry.seal))
+        return [
+            {
+                "created": entry.created,
+                "id": entry.id,
+                "label": entry.label,
+                "runs": entry.runs,
+                "measured": entry.measured,
+                "measures": entry.measures,
+                "size_bytes": entry.size_bytes,
+                "orch": entry.orch,
+                "signed": entry.seal in self.signed,
+                "seal": entry.seal,
+            }
+            for entry in ordered
+        ]
+
+
+class Store:
+    """A place with sealed archives."""
+
+    def __init__(self, place: Place, contents: Contents) -> None:
+        self.place = place
+        self._contents = contents
+        self._heads: dict[str, Entry] = {}
+
+    @staticmethod
+    def marks(folder: Path) -> bool:
+        """Whether a folder is a store."""
+        return (folder / _MARKER).is_file()
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return self.place.title
+
+    def where(self, seal: str) -> str:
+        """Return what messages call an archive."""
+        return f"{self.title}/{_ARCHIVES}/{seal}.tar"
+
+    def open(self) -> Store:
+        """Return this store after a look at it. Raises ConfigError if there is none."""
+        if not self._is_one():
+            hint = "orch push makes a store of an empty or new folder"
+            raise ConfigError("expected a store, found none", where=self.title, hint=hint)
+        return self
+
+    def make(self) -> bool:
+        """Make the place a store, unless it is one; return whether it was made.
+
+        Raises ConfigError for a folder with other files."""
+        self.place.make()
+        if self._is_one():
+            return False
+        if strangers := sorted(set(self.place.sizes("") or {}) - _OWN):
+            message = f"expected a store or an empty folder, found {', '.join(strangers[:3])}"
+            raise ConfigError(message, kind="unsafe_path", where=self.title, hint="name a new folder in it")
+        with self._temporary() as folder:
+            (folder / _MARKER).write_text(json.dumps({"schema": SCHEMA, "what": "a store of orch: docs/store.md"}) + "\n")
+            self.place.publish(_MARKER, folder / _MARKER)
+        return True
+
+    def push(self, path: Path, archive: Archive, signature: Path | None = None, *, again: bool = False) -> bool:
+        """Publish a verified archive, and its signature; return whether it was sent, because the store did not have it.
+
+        ``again`` replaces what it has. The index is left to `index`.
+        """
+        name, size = f"{archive.seal}.tar", path.stat().st_size
+        if signature:
+            self.place.publish(f"{_ARCHIVES}/{name}.sig", signature)
+        if self._size(name) == size and not again:
+            return False
+        self.place.publish(f"{_ARCHIVES}/{name}", path)
+        if (stored := self._size(name)) != size:
+            message = f"expected {size} bytes as sent, found {stored if stored is not None else 'none'}"
+            raise DataError(message, kind="storage_failed", where=self.where(archive.seal), hint="push again")
+        return True
+
+    def listing(self) -> Listing:
+        """Return what is in the store: from the index, and from the heads of archives that are not in it."""
+        fault: DataError | None = None
+        try:
+            indexed, broken = self._index()
+        except DataError as error:
+            indexed, broken, fault = {}, [], error
+        names = self.place.sizes(_ARCHIVES)
+        if names is None:  # a place that does not list has what its index says
+            rows = {
+                f"{seal}.tar": damaged(f"{self.title}/{_INDEX}", "expected the row as written, it differs") for seal in broken
+            }
+            return Listing(indexed, frozenset(), rows, fault, is_indexed=True)
+        sizes = {
+            match[1]: size for name, size in sorted(names.items()) if size is not None and (match := _SEALED.fullmatch(name))
+        }
+        entries = {seal: entry for seal, entry in indexed.items() if seal in sizes}
+        is_indexed = not (fault or broken or set(indexed) - set(entries))
+        problems: dict[str, OrchError] = {}
+        for seal, size in sizes.items():
+            try:
+                if seal not in entries:
+                    entries[seal] = self._heads[seal] = self._heads.get(seal) or self._read(seal, size)
+                    is_indexed = False
+                elif entries[seal].size_bytes != size:
+                    message = f"expected {entries[seal].size_bytes} bytes as indexed, found {size}"
+                    raise damaged(self.where(seal), message, self._remedy(entries[seal].id))
+            except FileNotFoundError:
+                continue  # removed meanwhile
+            except DataError as error:
+                problems[f"{seal}.tar"] = error
+        signed = frozenset(seal for seal in sizes if f"{seal}.tar.sig" in names)
+        return Listing(entries, signed, problems, fault, is_indexed)
+
+    def index(self) -> Listing:
+        """Make the index say what the archives say, if it does not; return what is in the store.
+
+        Others may do the same. Each publishes a whole index, looks again, and is done when that in place lacks nothing: the
+        last to publish looks after all others have. Raises RunError if it was replaced too often by one that lacks something.
+        """
+        for attempt in range(_ATTEMPTS):
+            listing = self.listing()
+            if listing.is_indexed:
+                return listing
+            if attempt:
+                time.sleep(SystemRandom().uniform(0, _PAUSE_S))
+            with self._temporary() as folder:
+                write_index(folder / _INDEX, listing.entries)
+                self.place.publish(_INDEX, folder / _INDEX)
+        message = f"expected to replace the index, others replaced it {_ATTEMPTS} times meanwhile"
+        hint = "the archives are in the store, and shown; the next push completes the index"
+        raise RunError(message, kind="storage_failed", where=f"{self.title}/{_INDEX}", hint=hint)
+
+    @contextmanager
+    def fetched(self, seal: str) -> Iterator[Path]:
+        """Copy an archive into a temporary folder, as ``archive.tar``, with ``archive.tar.sig`` if it is signed."""
+        with self._temporary() as folder:
+            path = folder / "archive.tar"
+            try:
+                self.place.fetch(f"{_ARCHIVES}/{seal}.tar", path)
+            except FileNotFoundError:
+                raise damaged(self.where(seal), "expected the archive, it is missing", self._remedy()) from None
+            try:
+                self.place.fetch(f"{_ARCHIVES}/{seal}.tar.sig", path.with_name("archive.tar.sig"))
+            except FileNotFoundError:
+                path.with_name("archive.tar.sig").unlink(missing_ok=True)
+            yield path
+
+    def unpacked(self, path: Path, seal: str, into: Path, name: str = "BENCH") -> Unpacked:
+        """Verify a fetched archive of this seal and write its files below ``into``. ``name`` is what it should be of.
+
+        Raises DataError, which names the archive in the store."""
+        try:
+            return unpack(path, into, self._contents, seal)
+        except DataError as error:
+            error.where = error.where.replace(str(path), self.where(seal))
+            error.hint = self._remedy(name)
+            raise
+
+    def verified(self, path: Path, entry: Entry, into: Path) -> Unpacked:
+        """Do the same, and raise DataError also if the index says something else than the archive."""
+        unpacked = self.unpacked(path, entry.seal, into, entry.id)
+        archive = unpacked.archive
+        head = Head(archive.files, archive.orch, archive.history)
+        if entry_of(entry.seal, entry.size_bytes, head, self.where(entry.seal)) != entry:
+            hint = f"remove {_INDEX} from the store: the next orch push writes it anew"
+            raise damaged(
+                f"{self.title}/{_INDEX}", f"expected of {archive.bench_id} what is sealed, found something else", hint
+            )
+        return unpacked
+
+    def close(self) -> None:
+        """Free connections."""
+        self.place.close()
+
+    def _is_one(self) -> bool:
+        where = f"{self.title}/{_MARKER}"
+        with self._temporary() as folder:
+            try:
+                self.place.fetch(_MARKER, folder / _MARKER)
+            except FileNotFoundError:
+                return False
+            marker = strict_json((folder / _MARKER).read_bytes(), where, "state_damaged")
+        if not isinstance(marker, dict) or marker.get("schema") != SCHEMA:
+            raise damaged(where, f"expected the marker of a store of schema {SCHEMA}", "a newer orch may have made it")
+        return True
+
+    def _index(self) -> tuple[dict[str, Entry], list[str]]:
+        with self._temporary() as folder:
+            try:
+                self.place.fetch(_INDEX, folder / _INDEX)
+            except FileNotFoundError:
+                return {}, []
+            return read_index(folder / _INDEX, f"{self.title}/{_INDEX}")
+
+    def _size(self, name: str) -> int | None:
+        return (self.place.sizes(_ARCHIVES) or {}).get(name)
+
+    def _read(self, seal: str, size: int) -> Entry:
+        """Return the entry of an archive from its head; of one that an earlier version sealed, from the whole archive."""
+        where, name = self.where(seal), f"{_ARCHIVES}/{seal}.tar"
+        try:
+            head = head_of(lambda start, count: self.place.read(name, start, count), size, seal, where)
+            if not head.history:
+                with self.fetched(seal) as path, TemporaryDirectory(prefix="orch-") as folder:
+                    archive = self.unpacked(path, seal, Path(folder)).archive
+                    head = Head(archive.files, archive.orch, archive.history)
+            return entry_of(seal, size, head, where)
+        except DataError as error:
+            error.hint = error.hint or self._remedy()
+            raise
+
+    def _remedy(self, name: str = "BENCH") -> str:
+        return f"a project that still has the bench can replace it: orch push --again {self.title} {name}"
+
+    @staticmethod
+    @contextmanager
+    def _temporary() -> Iterator[Path]:
+        with TemporaryDirectory(prefix="orch-") as folder:
+            yield Path(folder)

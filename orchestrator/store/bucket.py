@@ -1,0 +1,115 @@
+"""A store in a bucket of S3 or a service like it, through fsspec and s3fs; on a web server, which gives and does not take.
+
+s3fs takes address, keys and profile from where other programs take them: ``AWS_ENDPOINT_URL``, ``AWS_PROFILE``, ``~/.aws``. An
+object appears complete or not at all, and one under a name that exists replaces it; nothing else is asked of the service.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ConfigError, DataError
+
+__all__ = ["SCHEMES", "BucketPlace"]
+
+SCHEMES = ("s3", "http", "https")
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {
+        "use_listings_cache": False,
+        "default_cache_type": "none",
+        "config_kwargs": {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 4, "mode": "standard"}},
+    },
+    "http": {},
+    "https": {},
+}
+
+
+class BucketPlace:
+    """Objects below a URL."""
+
+    def __init__(self, url: str) -> None:
+        """Raises ConfigError if fsspec or what it needs for this URL is not installed."""
+        self.title = url
+        scheme = url.partition("://")[0]
+        self._can_list = scheme == "s3"
+        try:
+            from fsspec.core import url_to_fs
+
+            self._files, self._root = url_to_fs(url, skip_instance_cache=True, **_OPTIONS[scheme])
+        except ImportError as error:
+            hint = "install them: pip install 'orch-bench[store]'"
+            raise ConfigError(f"expected fsspec and s3fs, {error}", where=url, hint=hint) from None
+
+    def make(self) -> None:
+        """Refuse what cannot be written; a folder in a bucket needs no making."""
+        if not self._can_list:
+            hint = "push to the directory or bucket that it serves"
+            raise ConfigError("expected a place that can be written, got a web server", where=self.title, hint=hint)
+
+    def sizes(self, folder: str) -> dict[str, int | None] | None:
+        """Return what is in a folder."""
+        if not self._can_list:
+            return None
+        with self._translated(folder):
+            try:
+                rows = self._files.ls(self._path(folder), detail=True, refresh=True)
+            except FileNotFoundError:
+                self._bucket_exists()
+                return {}
+        return {posixpath.basename(row["name"]): row["size"] if row["type"] == "file" else None for row in rows}
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Return bytes of an object."""
+        with self._translated(name):
+            data: bytes = self._files.cat_file(self._path(name), start=start, end=start + size)
+        # A web server may know no ranges, and send all.
+        return data[start : start + size] if len(data) > size else data
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copy an object."""
+        with self._translated(name):
+            self._files.get_file(self._path(name), str(target))
+
+    def publish(self, name: str, source: Path) -> None:
+        """Put an object; of one in parts, the service shows nothing before the last."""
+        with self._translated(name):
+            self._files.put_file(str(source), self._path(name))
+
+    def close(self) -> None:
+        """Free nothing: fsspec's connections end with the process."""
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}".rstrip("/")
+
+    def _bucket_exists(self) -> None:
+        bucket = self._root.partition("/")[0]
+        if not self._files.exists(bucket):
+            raise ConfigError("expected a bucket, there is none", where=self.title, hint=f"make the bucket {bucket} first")
+
+    @contextmanager
+    def _translated(self, name: str) -> Iterator[None]:
+        from aiohttp import ClientError
+        from botocore.exceptions import BotoCoreError, NoCredentialsError
+
+        where = f"{self.title}/{name}".rstrip("/")
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except NoCredentialsError as error:
+            hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+            raise ConfigError(f"expected keys of the bucket, {_said(error)}", where=self.title, hint=hint) from error
+        except PermissionError as error:
+            hint = "the keys need s3:ListBucket and s3:GetObject, and s3:PutObject to push"
+            raise ConfigError(f"refused: {_said(error)}", kind="unsafe_path", where=where, hint=hint) from error
+        except (OSError, ClientError, BotoCoreError) as error:
+            hint = "is the service up, and AWS_ENDPOINT_URL its address? repeat then: nothing is lost"
+            raise DataError(f"the service fails: {_said(error)}", kind="storage_failed", where=where, hint=hint) from error
+
+
+def _said(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

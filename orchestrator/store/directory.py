@@ -1,0 +1,101 @@
+"""A store in a directory, which may be on NFS."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+from pathlib import Path
+
+from orchestrator.errors import ConfigError, DataError
+from orchestrator.files import failures, sync_directory
+from orchestrator.store.place import HINT, PIECE_BYTES, sha256_of
+
+__all__ = ["DirectoryPlace"]
+
+
+class DirectoryPlace:
+    """Files below a directory, with its permissions: who may read the directory may read them, whoever wrote them."""
+
+    def __init__(self, root: Path) -> None:
+        self.title = str(root)
+        self._root = root
+
+    def make(self) -> None:
+        """Make the directory, unless it exists."""
+        with failures(self._root, hint="make the folder above it first, or name another one", is_input=True):
+            self._root.mkdir(exist_ok=True)
+
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        """Return what is in a folder."""
+        path = self._root / folder
+        if not self._root.is_dir():
+            raise FileNotFoundError(str(self._root))
+        if not path.is_dir():
+            return {}
+        with os.scandir(path) as entries:
+            shown = [entry for entry in entries if entry.name[0] != "."]
+            return {entry.name: entry.stat().st_size if entry.is_file() else None for entry in shown}
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Return bytes of a file."""
+        with (self._root / name).open("rb") as stream:
+            stream.seek(start)
+            return stream.read(size)
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copy a file."""
+        with (self._root / name).open("rb") as stream, target.open("xb") as out:
+            shutil.copyfileobj(stream, out, PIECE_BYTES)
+
+    def publish(self, name: str, source: Path) -> None:
+        """Make a file appear: written under a hidden name beside it, read again, then renamed."""
+        target, digest = self._root / name, sha256_of(source)
+        part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+        with failures(target, source.stat().st_size, HINT, is_input=True):
+            mode = stat.S_IMODE(self._root.stat().st_mode)
+            self._make_folder(target.parent, mode)
+            try:
+                with source.open("rb") as stream, part.open("xb") as out:
+                    shutil.copyfileobj(stream, out, PIECE_BYTES)
+                    out.flush()
+                    os.fchmod(out.fileno(), mode & 0o666)
+                    os.fsync(out.fileno())
+                self._verify(part, digest, target)
+                self._rename(part, target)
+            finally:
+                part.unlink(missing_ok=True)
+            sync_directory(target.parent)
+            for left in target.parent.glob(f".{target.name}.*.part"):
+                left.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Free nothing."""
+
+    def _make_folder(self, folder: Path, mode: int) -> None:
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise ConfigError("expected a folder, found something else", kind="unsafe_path", where=str(folder))
+        if not folder.is_dir():
+            folder.mkdir(exist_ok=True)
+            folder.chmod(mode)
+            sync_directory(folder.parent)
+
+    @staticmethod
+    def _verify(part: Path, digest: str, target: Path) -> None:
+        try:
+            written = sha256_of(part)
+        except FileNotFoundError:
+            return  # as in `_rename`
+        if written != digest:
+            message = f"expected SHA-256 {digest} as written, read {written}"
+            raise DataError(message, kind="storage_failed", where=str(target), hint="check mount and dmesg, then push again")
+
+    @staticmethod
+    def _rename(part: Path, target: Path) -> None:
+        try:
+            part.rename(target)
+        except FileNotFoundError:
+            # Somebody else has published under this name meanwhile and removed what was unfinished.
+            if not target.is_file():
+                raise

@@ -1,0 +1,55 @@
+"""What a store is kept in, whatever carries its bytes: `Place`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["HINT", "PIECE_BYTES", "Place", "sha256_of"]
+
+PIECE_BYTES = 1 << 20
+HINT = "all who push need write access to the store's folder and to archives/ in it"
+
+
+class Place(Protocol):
+    """Files below one root, by names such as ``archives/x.tar``. A missing file or root raises FileNotFoundError."""
+
+    title: str
+    """What messages call it."""
+
+    def make(self) -> None:
+        """Make the root, unless it exists."""
+
+    def sizes(self, folder: str) -> Mapping[str, int | None] | None:
+        """Return what is in a folder, ``""`` for the root: by name the size of each file in bytes, None for a folder. Nothing
+        if the folder is missing; hidden files, which are unfinished, are left out.
+
+        None if the place can give files and not list them.
+        """
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Return ``size`` bytes of a file from an offset on; it has them."""
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copy a file to a new local one."""
+
+    def publish(self, name: str, source: Path) -> None:
+        """Make a file appear under a name, complete or not at all, in place of an earlier one.
+
+        Where others publish under the same name meanwhile, it may be theirs that appears. What killed writers of this name left
+        is removed.
+        """
+
+    def close(self) -> None:
+        """Free connections."""
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
