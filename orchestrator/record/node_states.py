@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import DataError
 from orchestrator.files import PROJECT_HINT, make_folder
 from orchestrator.record.bench_parts import text
 from orchestrator.record.state_file import damaged, read_state, write_state
 
-__all__ = ["GOOD", "OUT", "SUSPECT", "NodeState", "judged", "node_states", "now", "store"]
+__all__ = ["GOOD", "OUT", "SUSPECT", "NodeState", "judged", "node_states", "now", "past_states", "store"]
 
 GOOD, SUSPECT, OUT = "good", "suspect", "out"
+_MOST_PAST = 200
+"""States of a host that are kept besides its current one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,35 @@ def node_states(path: Path) -> dict[str, NodeState]:
         raise damaged(path, f"nodes: expected a state of each host, {error}", hint) from error
 
 
+def past_states(path: Path) -> dict[str, tuple[NodeState, ...]]:
+    """Return the states that each host had, the oldest first and its current one last. Raises DataError (state_damaged)."""
+    current = node_states(path)
+    if not current:
+        return {}
+    try:
+        written = read_state(path).get("past", {})
+        past = {host: tuple(map(_state, entries)) for host, entries in written.items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise damaged(
+            path, f"past: expected the earlier states of each host, {error}", "orch nodes shows the current ones"
+        ) from error
+    return {host: (*past.get(host, ()), state) for host, state in current.items()}
+
+
 def store(path: Path, states: Mapping[str, NodeState]) -> None:
-    """Write the states of a project."""
+    """Write the states of a project. What differs from the states before is kept beside them, as that of the past."""
+    before: dict[str, tuple[NodeState, ...]] = {}
+    with suppress(DataError):  # the states of the past are worth less than that of now
+        before = past_states(path)
+    past = {host: known if states.get(host) != known[-1] else known[:-1] for host, known in before.items()}
     make_folder(path.parent, PROJECT_HINT)
-    write_state(path, {"nodes": {host: asdict(state) for host, state in states.items()}})
+    write_state(
+        path,
+        {
+            "nodes": {host: asdict(state) for host, state in states.items()},
+            "past": {host: list(map(asdict, known[-_MOST_PAST:])) for host, known in past.items() if known},
+        },
+    )
 
 
 def judged(
