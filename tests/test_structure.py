@@ -41,14 +41,15 @@ MAY_USE = {
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks results analysis",
     "lab": "inventory",
-    "cli": "inventory logs plan checks record transport nodes results analysis controller report lab",
+    "site": "logs plan record results analysis report",
+    "cli": "inventory logs plan checks record transport nodes results analysis controller report lab site",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
-# modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
+# modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing, since that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state compare/causes "
-        "compare/cells compare/suspects explain/prediction hang/verdict history published/doubts published/folders "
+        "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue compare/causes "
+        "compare/cells compare/kept compare/suspects explain/prediction hang/verdict history published/doubts published/folders "
         "published/foreign published/language published/language_doubts published/nearest published/reference "
         "published/rules published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
@@ -65,18 +66,20 @@ DOORS = {
     ),
     "record": (
         "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence hang_report journal manifest "
-        "node_record node_states owed project refused removal reread rundir sealed signature state_file submission "
+        "node_record node_states owed project recorded_spec refused removal reread rundir sealed signature state_file submission "
         "telemetry"
     ),
     "report": (
-        "accept bisect cells checks compare explain formats/json history html/certificate profile published "
-        "published_language terminal text trend tune"
+        "accept bisect cells checks compare explain formats/json history html/certificate html/comparison html/navigation "
+        "html/overviews html/page html/sparkline html/template profile published published_language terminal text trend "
+        "tune"
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
         "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/throughput planned read "
         "series summary tally telemetry/use values"
     ),
+    "site": "build live pages server",
     "transport": "connections",
 }
 # Packages that have no effects, and the modules in them that open files.

@@ -23,12 +23,12 @@ from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.rundir import bench_folders
 from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.record.state_file import read_json
-from orchestrator.results import Interval
+from orchestrator.results import Interval, RunResult
 from orchestrator.results.bench import placed
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Row, summarize
 
-__all__ = ["History", "PastCell", "chosen", "history"]
+__all__ = ["History", "PastCell", "chosen", "damaged_runs", "evidence_mark", "history", "past_cells", "revived"]
 
 _SCHEMA = 6
 _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
@@ -78,14 +78,14 @@ def history(root: Path, cache: Path) -> History:
     """Return the history of the benches in ``root``; damaged benches raise nothing. ``cache`` need not exist."""
     cached, entries = _cached(cache), {}
     for folder in reversed(bench_folders(root)):
-        mark = _mark(folder)
+        mark = evidence_mark(folder)
         entry = cached.get(folder.name)
         entries[folder.name] = entry if entry and entry["mark"] == mark else {"mark": mark, **_read(folder)}
     if entries != cached:
         with suppress(OrchError, OSError):  # the cache only saves time
             cache.parent.mkdir(mode=0o700, exist_ok=True)
             write_atomic(cache, json.dumps(sealed({"schema": _SCHEMA, "orch": __version__, "benches": entries})).encode())
-    cells = [_revived(cell) for entry in entries.values() for cell in entry["cells"]]
+    cells = [revived(cell) for entry in entries.values() for cell in entry["cells"]]
     damaged = {name: reason for entry in entries.values() for name, reason in entry["damaged"].items()}
     speedless = {name: entry["measures"] for name, entry in entries.items() if entry["measures"]}
     return History(tuple(sorted(cells, key=lambda cell: (cell.created, cell.bench_id))), damaged, speedless)
@@ -108,7 +108,8 @@ def chosen(
     )
 
 
-def _revived(cell: Mapping[str, Any]) -> PastCell:
+def revived(cell: Mapping[str, Any]) -> PastCell:
+    """Return a cell from its `asdict` as JSON has it."""
     interval = Interval(**cell["interval"]) if cell["interval"] else None
     return PastCell(**{**cell, "interval": interval, "qualifications": tuple(cell["qualifications"])})
 
@@ -122,7 +123,7 @@ def _cached(path: Path) -> dict[str, Any]:
     return record["benches"] if intact and (record["schema"], record["orch"]) == (_SCHEMA, __version__) else {}
 
 
-def _mark(bench: Path) -> str:
+def evidence_mark(bench: Path) -> str:
     """Return a digest of the names, sizes and modification times of all evidence of a bench."""
     lines = sorted(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in _files(str(bench)))
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
@@ -145,21 +146,30 @@ def _read(path: Path) -> dict[str, Any]:
         bench = BenchDir.open(path)
         record = bench.record()
         results = placed(bench, [read_run(run) for run in bench.runs()])
-        specs = {run.run_id: run.spec.as_dict() for run in results if run.spec}
-        rows = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.borrowed)]
-        cells = [_measured(row, record, path.name, specs[row.run_ids[0]]) for row in rows]
+        cells = past_cells(path.name, record, results, summarize(results).rows)
     except OrchError as error:
         return {"cells": [], "damaged": {path.name: str(error)}, "measures": ""}
+    measures = next((run.measure.noun for run in results if run.measure.is_diagnosis), "")
+    return {"cells": [asdict(cell) for cell in cells], "damaged": damaged_runs(results), "measures": measures}
+
+
+def damaged_runs(results: Sequence[RunResult]) -> dict[str, str]:
+    """Return why the evidence of runs is damaged, by run id."""
     # Incomplete evidence of a running run is no damage, nor is that of a lost run, whose outcome records the loss.
     # Nor are intact logs in which the log grammar found nothing: they can be read again with a corrected one.
-    damaged = [
-        run
+    return {
+        run.run_id: str(run.error)
         for run in results
         if isinstance(run.error, DataError) and run.state in ("damaged", "failed") and run.error.kind != "log_unmatched"
-    ]
-    measures = next((run.measure.noun for run in results if run.measure.is_diagnosis), "")
-    reasons = {run.run_id: str(run.error) for run in damaged}
-    return {"cells": [asdict(cell) for cell in cells], "damaged": reasons, "measures": measures}
+    }
+
+
+def past_cells(bench_id: str, record: BenchRecord, results: Sequence[RunResult], rows: Sequence[Row]) -> list[PastCell]:
+    """Return the cells of a bench from the rows of its summary, except borrowed ones, which the lender lists, and those of
+    which no run has begun."""
+    specs = {run.run_id: run.spec.as_dict() for run in results if run.spec}
+    measured = [row for row in rows if not set(row.run_ids) <= set(record.borrowed) and row.run_ids[0] in specs]
+    return [_measured(row, record, bench_id, specs[row.run_ids[0]]) for row in measured]
 
 
 def _measured(row: Row, record: BenchRecord, bench_id: str, spec: Mapping[str, Any]) -> PastCell:

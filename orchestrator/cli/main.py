@@ -31,6 +31,8 @@ MODULES = {
     "collect": ("collect",),
     "summarize": ("summarize",),
     "history": ("history",),
+    "site": ("site",),
+    "serve": ("serve",),
     "archive": ("archive", "verify"),
     "remove": ("rm",),
     "undeploy": ("undeploy",),

@@ -7,15 +7,12 @@ evidence, so the same bench gives the same bytes.
 from __future__ import annotations
 
 import hashlib
-import shlex
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined
 
 from orchestrator.analysis.explain import Explanation
 from orchestrator.analysis.profile import Profiled
@@ -27,15 +24,15 @@ from orchestrator.report import profile as traces
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, details, series_tables, sheet_tables
 from orchestrator.report.html import charts, metric_charts, use_charts
 from orchestrator.report.html.charts import Turn
+from orchestrator.report.html.navigation import Link
 from orchestrator.report.html.svg import drawing
+from orchestrator.report.html.template import environment
 from orchestrator.report.tables import of_metrics, tables
-from orchestrator.report.text import one_line, visible
 from orchestrator.results import RUNNING, RunResult
 from orchestrator.results.account import BenchAccount, Placed
-from orchestrator.results.numbers.rounding import written
 from orchestrator.results.summary import Row, Summary
 
-__all__ = ["environment", "render"]
+__all__ = ["Link", "render", "subject"]
 
 _Job = tuple[Callable[..., str], tuple[Any, ...]]
 """A function of `charts` and its arguments."""
@@ -74,9 +71,10 @@ def render(
     reference_notes: Sequence[str] = (),
     explained: Sequence[Explanation] = (),
     profiles: Sequence[Profiled] = (),
+    links: Sequence[Link] = (),
 ) -> str:
     """Return the page. ``results`` are all runs in execution order; ``references``, ``explained`` and ``profiles``, the traces
-    of extra runs, are shown if given."""
+    of extra runs, are shown if given, and so are ``links`` to other pages of a site."""
     turns = {result.run_id: Turn(order, result, account.runs[result.run_id]) for order, result in enumerate(results, start=1)}
     series = tuple(_series(summary, turns, references))
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
@@ -86,9 +84,10 @@ def render(
         .render(
             css=css,
             style_hash=b64encode(hashlib.sha256(css.encode()).digest()).decode(),
+            links=links,
             account=account,
-            title=summary.label or _title(summary) or account.bench_id,
-            subject=_title(summary) if summary.label else "",
+            title=summary.label or subject(summary) or account.bench_id,
+            subject=subject(summary) if summary.label else "",
             overview=_overview(summary),
             columns=COLUMNS,
             series=series,
@@ -110,7 +109,7 @@ def render(
     )
 
 
-def _title(summary: Summary) -> str:
+def subject(summary: Summary) -> str:
     """Return what was measured: models, frameworks, dtypes and shapes of all cells, each once; empty without cells."""
     entries = (*summary.rows, *summary.sheets)
     words = [", ".join(dict.fromkeys(getattr(entry, name) for entry in entries)) for name in ("model", "dtype", "framework")]
@@ -152,22 +151,6 @@ def _failed(turns: Iterable[Turn]) -> list[tuple[RunResult, list[str]]]:
         cause = result.state, repr(result.error and result.error.as_dict())
         by_cause.setdefault(cause, (result, []))[1].append(result.run_id)
     return list(by_cause.values())
-
-
-def environment() -> Environment:
-    """Return the environment of the page's template: every value is escaped, and a missing one is an error."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    environment.filters |= {
-        "line": one_line,
-        "text": visible,
-        "fold": fold,
-        "number": lambda value: "–" if value is None else written(value, ","),
-        "ms": lambda seconds: "–" if seconds is None else f"{seconds * 1e3:.3f}",
-        "command": lambda words: one_line(shlex.join(words)),
-    }
-    return environment
 
 
 def _series(summary: Summary, turns: Mapping[str, Turn], references: Sequence[ReferenceTable]) -> Iterator[_Series]:
