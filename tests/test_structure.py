@@ -45,12 +45,12 @@ MAY_USE = {
     "cli": "inventory logs plan checks record transport nodes results analysis controller report lab site",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
-# modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing, since that would load heavy libraries.
+# modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing: that would load heavy libraries.
 DOORS = {
     "analysis": (
         "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue compare/causes "
-        "compare/cells compare/kept compare/suspects explain/prediction hang/verdict history published/doubts published/folders "
-        "published/foreign published/language published/language_doubts published/nearest published/reference "
+        "compare/cells compare/kept compare/suspects explain/prediction hang/verdict history published/doubts "
+        "published/folders published/foreign published/language published/language_doubts published/nearest published/reference "
         "published/rules published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
     "checks": "among check differences facts gpu_states gpus judge load",
@@ -66,8 +66,8 @@ DOORS = {
     ),
     "record": (
         "acceptance archive bench_parts benchfile bisect_record borrow defaults evidence hang_report journal manifest "
-        "node_record node_states owed project recorded_spec refused removal reread rundir sealed signature state_file submission "
-        "telemetry"
+        "node_record node_states owed project recorded_spec refused removal reread rundir sealed signature state_file "
+        "submission telemetry"
     ),
     "report": (
         "accept bisect cells checks compare explain formats/json history html/certificate html/comparison html/navigation "

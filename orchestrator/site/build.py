@@ -32,8 +32,8 @@ __all__ = ["Built", "bench_names", "build"]
 
 SCHEMA = 1
 """Of ``orch-site.json``. 1: first version."""
-_WORTH = 3
-"""From so many pages on they are made in several processes: a page takes about a second, the start of a process too."""
+_WORTH = 12
+"""More pages are made in several processes: a page takes a quarter of a second and more, the start of a process a second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,20 @@ from orchestrator.errors import OrchError
 from orchestrator.record import BenchDir
 from orchestrator.report.html.comparison import Beside, comparison_page
 from orchestrator.report.html.navigation import links_of
+from orchestrator.results import Cell
 
 __all__ = ["MOST_EARLIER", "ComparisonJob", "comparison_jobs", "write_comparisons"]
 
 MOST_EARLIER = 30
-"""Earlier benches that the page of a bench has; `orch compare` compares any two."""
+"""Earlier benches with equal configurations that the page of a bench has; `orch compare` compares any two."""
+_LOOKED_AT = 10
+"""Benches before it that are also compared if their configurations differ in a field that was changed for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonJob:
-    """A page that is to be made: a bench and the ``earlier`` ones that it is compared with, the newest first; ``mark`` changes
-    with what it is made of."""
+    """A page that is to be made: a bench and the ``earlier`` ones that it is compared with, first those with equal
+    configurations, each the newest first; ``mark`` changes with what it is made of."""
 
     runs: Path
     bench: BenchEntry
@@ -46,14 +49,26 @@ class ComparisonJob:
 
 
 def comparison_jobs(runs: Path, benches: Sequence[BenchEntry], folder: Path, home: str) -> Iterator[ComparisonJob]:
-    """Yield the comparison of each bench that measured what an earlier one did. ``benches`` are the oldest first."""
-    keys = [{cell.key() for cell in entry.compared_cells()} for entry in benches]
+    """Yield the comparison of each bench that measured what an earlier one did, or what differs from it in one choice.
+
+    ``benches`` are the oldest first.
+    """
+    cells = [entry.compared_cells() for entry in benches]
+    keys = [{cell.key() for cell in of_bench} for of_bench in cells]
     for place, entry in enumerate(benches):
-        alike = [benches[other] for other in range(place - 1, -1, -1) if keys[other] & keys[place]][:MOST_EARLIER]
+        before = range(place - 1, -1, -1)
+        alike = [benches[other] for other in before if keys[other] & keys[place]][:MOST_EARLIER]
+        changed = [other for other in before[:_LOOKED_AT] if not keys[other] & keys[place]]
+        alike += [benches[other] for other in changed if _correspond(cells[other], cells[place])]
         if alike:
             made_of = [entry.mark, *(f"{other.name} {other.mark} {other.label}" for other in alike)]
             mark = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
             yield ComparisonJob(runs, entry, tuple(alike), mark, folder, home)
+
+
+def _correspond(before: Sequence[Cell], after: Sequence[Cell]) -> bool:
+    """Return whether configurations of two benches correspond that measure the same model."""
+    return any(first.spec.model == second.spec.model for first, second in matched(before, after))
 
 
 def write_comparisons(jobs: Sequence[ComparisonJob]) -> list[int]:

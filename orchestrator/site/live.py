@@ -28,17 +28,17 @@ from orchestrator.report.text import visible
 from orchestrator.results import RUNNING, RunResult
 from orchestrator.results.bench import placed
 from orchestrator.results.numbers.throughput import Terms
-from orchestrator.results.planned import planned_runs
+from orchestrator.results.planned import Counts, planned_runs
 from orchestrator.results.read import read_run
 from orchestrator.results.telemetry.use import node_use
 
-__all__ = ["LOG_BYTES", "SHORT_BYTES", "Live", "LiveBench", "LiveNode", "Look", "Seen", "Watched", "log_and_host"]
+__all__ = ["LOG_BYTES", "SHORT_BYTES", "Live", "LiveBench", "LiveNode", "Look", "Seen", "Watched"]
 
 LOG_BYTES, SHORT_BYTES = 24 << 10, 1 << 10
 """Of the log that is shown, and of those of other nodes."""
 MOST_NODES = 16
 """Nodes that are shown, in order of node_rank; the log of any other can be chosen."""
-_PROGRESS_LINES = 40
+_PROGRESS_LINES, _SHORT_LINES = 40, 3
 _PROGRESS_BYTES = 16 << 10
 _PHASES = (Event.PLANNED, Event.STAGED, Event.ARMED, Event.STARTED, Event.TAKEN_OVER, Event.STALLED, Event.STOPPING, *ENDS)
 
@@ -129,7 +129,7 @@ class Live:
         manifest = _manifest(bench, run_id, notes)
         nodes, more = _nodes(bench, manifest, log, {} if is_over or not manifest else self._ask(bench, manifest, log), is_over)
         counts = planned.counts
-        facts = [f"{counts.measured} of {counts.planned} runs measured", *counts.words()]
+        facts = [f"{counts.measured} of {counts.planned} runs measured", *_counted(counts, is_held=process is not None)]
         facts += [f"run by {process}"] if process else []
         doubt = suspicion(events) if process else ""
         return LiveBench(
@@ -165,23 +165,23 @@ class Live:
 
     def _ask(self, bench: BenchDir, manifest: Manifest, log: str) -> Mapping[str, Seen]:
         """Return what the nodes have answered so far."""
-        logs = {}
-        for slot in _shown(manifest, log):
-            is_chosen, name = log_and_host(log, slot.host, f"rank-{slot.first_rank}.out")
-            whole = is_chosen or (not log and slot.node_rank == 0)
-            logs[slot.host] = name, LOG_BYTES if whole else SHORT_BYTES
+        shown = _shown(manifest, log)
+        logs = {slot.host: (name, LOG_BYTES if is_chosen else SHORT_BYTES) for slot, name, is_chosen in shown}
         return self._look(Watched(bench, manifest.run_id, logs))
 
 
-def log_and_host(log: str, host: str, default: str) -> tuple[bool, str]:
-    """Return whether a choice ``HOST/LOG`` is about a host, and the log that is shown of it."""
-    chosen, _, name = log.partition("/")
-    return (True, name) if chosen == host and name else (False, default)
-
-
-def _shown(manifest: Manifest, log: str) -> list[Slot]:
-    chosen = log.partition("/")[0]
-    return [slot for slot in manifest.slots if slot.node_rank < MOST_NODES or slot.host == chosen]
+def _shown(manifest: Manifest, log: str) -> list[tuple[Slot, str, bool]]:
+    """Return the nodes that are shown, each with the name of a log and whether that is shown in full: of the node that is
+    chosen, as ``HOST/LOG``, else of the first."""
+    host, _, name = log.partition("/")
+    is_known = bool(name) and host in manifest.hosts
+    return [
+        (slot, name, True)
+        if is_known and slot.host == host
+        else (slot, f"rank-{slot.first_rank}.out", not is_known and slot.node_rank == 0)
+        for slot in manifest.slots
+        if slot.node_rank < MOST_NODES or slot.host == host
+    ]
 
 
 def _current(events: Sequence[Entry]) -> str:
@@ -197,6 +197,11 @@ def _manifest(bench: BenchDir, run_id: str, notes: list[str]) -> Manifest | None
     except (DataError, OSError) as error:
         notes.append(f"{run_id}: {error}")
         return None
+
+
+def _counted(counts: Counts, *, is_held: bool) -> list[str]:
+    """Return the counts of runs without a number; those that were never started are to come while a controller runs it."""
+    return [words.replace("never run", "to come") if is_held else words for words in counts.words()]
 
 
 def _cell_words(spec: RunSpec) -> str:
@@ -246,7 +251,7 @@ def _run_words(
         ago = f" {shortest(max(1, round(time.time() - phase.at)))} ago" if phase.at and not is_over else ""
         words.append(f"{phase.event.replace('_', ' ')}{ago}")
     if manifest and nodes and not is_over and nodes[0].log == f"rank-{manifest.slots[0].first_rank}.out":
-        words += _step(manifest, nodes[0].lines.encode())
+        words += _step(manifest, f"{nodes[0].lines}\n".encode())
     return words
 
 
@@ -268,12 +273,10 @@ def _nodes(
         return (), 0
     shown = _shown(manifest, log)
     nodes = []
-    for slot in shown:
-        is_chosen, name = log_and_host(log, slot.host, f"rank-{slot.first_rank}.out")
+    for slot, name, is_chosen in shown:
         answer = _collected(bench.run(manifest.run_id), slot.host, name) if is_over else seen.get(slot.host)
-        ranks = (
-            f"rank {slot.first_rank}" if slot.nproc == 1 else f"ranks {slot.first_rank} to {slot.first_rank + slot.nproc - 1}"
-        )
+        last = slot.first_rank + slot.nproc - 1
+        ranks = f"rank {last}" if slot.nproc == 1 else f"ranks {slot.first_rank} to {last}"
         if answer is None:
             nodes.append(LiveNode(slot.host, ranks, "not asked yet", name, is_chosen, "", (), ()))
             continue
@@ -285,7 +288,7 @@ def _nodes(
                 "running" if answer.lives else "over" if is_over else "not running",
                 name,
                 is_chosen,
-                text if is_chosen or len(text) < SHORT_BYTES or (not log and slot.node_rank == 0) else text[-SHORT_BYTES:],
+                text if is_chosen else "\n".join(text.splitlines()[-_SHORT_LINES:]),
                 tuple(answer.sizes.items()),
                 _use(answer.samples, slot.host),
                 answer.error,

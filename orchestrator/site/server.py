@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import stat
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -82,7 +83,7 @@ class Pages:
             bench = self.live.bench(name, log)
         except (OrchError, OSError) as error:
             return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), above)
-        text = fill("live.html.j2", here="", links=(), bench=bench, chosen=log, above=above, every_s=2)
+        text = fill("live.html.j2", here="", links=(), bench=bench, above=above, every_s=2)
         return HTTPStatus.OK, text.encode()
 
     def _file(self, name: str) -> tuple[HTTPStatus, bytes]:
@@ -140,8 +141,12 @@ class _Handler(BaseHTTPRequestHandler):
             return (*_refusal(HTTPStatus.FORBIDDEN, "The address needs the token that orch serve has printed.", ""), {})
         if not slash:
             return HTTPStatus.FOUND, b"", {"Location": f"/{self.server.token}/"}
-        status, body = self.server.pages.page(unquote(path, errors="surrogateescape"), query)
-        return status, body, {}
+        try:
+            return (*self.server.pages.page(unquote(path, errors="surrogateescape"), query), {})
+        except Exception as error:  # a page that cannot be made is no reason to show none of the others
+            self.server.tell_bug(error)
+            why = "orch serve cannot make this page; it says why in its terminal."
+            return (*_refusal(HTTPStatus.INTERNAL_SERVER_ERROR, why, ""), {})
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that is none, or that would change something."""
@@ -171,6 +176,7 @@ class Server(ThreadingHTTPServer):
         self.token = token
         self.pages = pages
         self._tell = tell
+        self._told: set[str] = set()
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
@@ -184,11 +190,16 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Tell of an error that is none of a connection that has gone."""
-        import sys
-
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, ConnectionError | TimeoutError):
-            self._tell(f"this is a bug in orch. Traceback:\n{traced(error)}")
+            self.tell_bug(error)
+
+    def tell_bug(self, error: BaseException) -> None:
+        """Tell of an unexpected error, once: a page is made again every two seconds."""
+        report = traced(error)
+        if report not in self._told:
+            self._told.add(report)
+            self._tell(f"this is a bug in orch. Traceback:\n{report}")
 
 
 def _is_bench(runs: Path, name: str) -> bool:

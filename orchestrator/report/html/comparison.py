@@ -38,9 +38,15 @@ def comparison_page(
         detail=detail,
         why=why,
         beside=beside,
+        differing=_differing,
         columns=COLUMNS,
         row=row,
         change=change,
         notes=notes(detail) if detail else [],
         suspects=suspects,
     )
+
+
+def _differing(beside: Beside) -> str:
+    """Return the fields in which configurations differ from those of an earlier bench; empty if they are equal."""
+    return ", ".join(dict.fromkeys(name.removeprefix("options.") for pair in beside.pairs for name in pair.differing))

@@ -73,7 +73,7 @@ def pages(site: Site, home: str = "") -> dict[str, str]:
 
 
 def _trends(cells: Sequence[PastCell]) -> list[_Trend]:
-    """Return the trend of each series of the history; charts of those with a line of two points or more."""
+    """Return the trend of each series of the history, first of those with a line of two points or more, which have charts."""
     newest = {cell.spec: cell for cell in cells}
     titles = {spec: title_of(cell) for spec, cell in newest.items()}
     trends = []
@@ -89,7 +89,7 @@ def _trends(cells: Sequence[PastCell]) -> list[_Trend]:
                 for spec, of_spec in by_spec.items()
             )
             trends.append(_Trend(title, lines[0].cells[0].unit, lines, _charts(lines, title, f"t{place}")))
-    return trends
+    return sorted(trends, key=lambda trend: not trend.charts)
 
 
 def _charts(lines: Sequence[_Line], title: str, prefix: str) -> tuple[tuple[str, tuple[str, ...]], ...]:

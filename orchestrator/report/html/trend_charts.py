@@ -18,6 +18,8 @@ LINES = ("one", "two", "three", "four", "five")
 _MARKERS = ("o", "s", "^", "D", "v")
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _MANY = 60
+_LEAST_DAYS = 1 / 96
+"""What the x axis spans at least: a quarter of an hour."""
 
 
 def over_time(lines: Sequence[Sequence[PastCell]], title: str, prefix: str) -> str:
@@ -42,9 +44,9 @@ def over_time(lines: Sequence[Sequence[PastCell]], title: str, prefix: str) -> s
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=False))  # type: ignore[no-untyped-call]
     times = [days(cell.created) or 0.0 for line in lines for cell in line]
-    if max(times) - min(times) < 1e-3:  # a minute and a half: as one instant
+    if max(times) - min(times) < _LEAST_DAYS:
         middle = (max(times) + min(times)) / 2
-        axes.set_xlim(middle - 0.5, middle + 0.5)
+        axes.set_xlim(middle - _LEAST_DAYS / 2, middle + _LEAST_DAYS / 2)
     axes.margins(x=0.04)
     axes.set_ylim(bottom=0 if min(cell.value or 0.0 for line in lines for cell in line) >= 0 else None)
     dates = sorted({cell.created[:10] for line in lines for cell in line})
