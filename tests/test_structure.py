@@ -50,8 +50,9 @@ DOORS = {
     "analysis": (
         "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue compare/causes "
         "compare/cells compare/kept compare/suspects explain/prediction hang/verdict history published/doubts "
-        "published/folders published/foreign published/language published/language_doubts published/nearest published/reference "
-        "published/rules published/schema published/tables tune/answer tune/candidates tune/halving tune/state"
+        "published/folders published/foreign published/language published/language_doubts published/nearest "
+        "published/reference published/rules published/schema published/tables tune/answer tune/candidates tune/halving "
+        "tune/state"
     ),
     "checks": "among check differences facts gpu_states gpus judge load",
     "cli": "process",

@@ -118,7 +118,7 @@ class Live:
         read."""
         bench, notes = BenchDir.open(self.runs / name), list[str]()
         record, process = bench.record(), holder(bench)
-        planned = planned_runs(bench, placed(bench, [self._result(run) for run in bench.runs()]))
+        planned = planned_runs(bench, placed(bench, [self._result(run) for run in _begun(bench)]))
         events: list[Entry] = []
         try:
             events = bench.events()
@@ -168,6 +168,14 @@ class Live:
         shown = _shown(manifest, log)
         logs = {slot.host: (name, LOG_BYTES if is_chosen else SHORT_BYTES) for slot, name, is_chosen in shown}
         return self._look(Watched(bench, manifest.run_id, logs))
+
+
+def _begun(bench: BenchDir) -> list[RunDir]:
+    """Return the runs that have begun; if the journal is damaged, which names those without files, the others."""
+    try:
+        return bench.runs()
+    except DataError:
+        return [run for run in map(bench.run, bench.record().runs) if run.path.is_dir()]
 
 
 def _shown(manifest: Manifest, log: str) -> list[tuple[Slot, str, bool]]:

@@ -1,4 +1,4 @@
-"""A real Chromium that a test drives: pages opened, keys pressed, scripts evaluated, by the DevTools protocol over two pipes."""
+"""A real Chromium that a test drives: it opens pages, types, evaluates scripts, by the DevTools protocol over two pipes."""
 
 from __future__ import annotations
 
