@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -80,17 +81,17 @@ def copied(source: BenchDir, root: Path, number: int) -> None:
 
 def built(what: str, project: Path, site: Path) -> None:
     """Build the site in a new process, and print what that took."""
-    began = time.monotonic()
+    began, before = time.monotonic(), sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     argv = [sys.executable, "-c", _ORCH, "site", str(site), "--json"]
     done = subprocess.run(argv, env=os.environ | {"ORCH_PROJECT": str(project)}, stdout=subprocess.PIPE, check=True)
     seconds, said = time.monotonic() - began, json.loads(done.stdout)
+    used = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before
     sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
-    largest = max(sizes.items(), key=lambda item: item[1])
+    size, largest = sum(sizes.values()), max(sizes.items(), key=lambda item: item[1])
     print(
-        f"  {what:16} {seconds:6.1f} s, {said['made']} of {said['pages']} pages made, {sum(sizes.values()) / 2**20:.1f} MiB, "
-        f"index.html {sizes[site / 'index.html'] / 1024:.0f} KiB, largest {largest[0].name} {largest[1] / 1024:.0f} KiB",
-        flush=True,
+        f"  {what:16} {seconds:6.1f} s, {used:6.1f} s of processors, {said['made']} of {said['pages']} pages made", flush=True
     )
+    print(f"  {'':16} {size / 2**20:.1f} MiB, the largest: {largest[0].name}, {largest[1] / 2**20:.1f} MiB", flush=True)
 
 
 if __name__ == "__main__":
