@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import DataError
-from orchestrator.record.node_states import GOOD, OUT, SUSPECT, NodeState, judged, node_states, store
+from orchestrator.record.node_states import GOOD, OUT, SUSPECT, NodeState, judged, node_states, past_states, store
 
 AT, SLOW = "10.0.0.1", "12% slower"
 
@@ -45,3 +45,21 @@ def test_states_are_kept_and_a_damaged_file_says_what_to_do(tmp_path: Path) -> N
         path.write_text(json.dumps(content))
         with pytest.raises(DataError, match=r"nodes: expected a state"):
             node_states(path)
+
+
+def test_what_a_node_was_before_is_kept_beside_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.json"
+    states = [NodeState(word, AT, "why", f"a{day}", f"day {day}") for day, word in enumerate((GOOD, SUSPECT, OUT, GOOD))]
+    for state in states:
+        store(path, {"n1": state, "n2": states[0]})
+        store(path, {"n1": state, "n2": states[0]})  # nothing has changed
+    assert past_states(path) == {"n1": tuple(states), "n2": (states[0],)} and node_states(path)["n1"] == states[-1]
+    # A version that knew no past wrote the file, and one whose past is damaged: what is now is not lost.
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({"schema": 1, "nodes": content["nodes"]}))
+    assert past_states(path)["n1"] == (states[-1],)
+    path.write_text(json.dumps({"schema": 1, "nodes": content["nodes"], "past": {"n1": [3]}}))
+    with pytest.raises(DataError, match="past: expected the earlier states"):
+        past_states(path)
+    store(path, {"n1": states[0]})
+    assert past_states(path) == {"n1": (states[0],)}
