@@ -16,7 +16,7 @@ from orchestrator.report.history import in_title_order, title_of
 from orchestrator.report.html.navigation import address, links_of
 from orchestrator.report.html.svg import drawing
 from orchestrator.report.html.template import fill
-from orchestrator.report.html.trend_charts import LINES, days, over_time
+from orchestrator.report.html.trend_charts import LINES, SIGNS, days, over_time
 
 __all__ = ["Site", "pages"]
 
@@ -65,7 +65,7 @@ def pages(site: Site, home: str = "") -> dict[str, str]:
     choices = json.dumps({"pages": [address(entry.page) for entry in site.benches], "earlier": compared})
     return {
         "index.html": fill("index.html.j2", here="Benches", **common),
-        "trends.html": fill("trends.html.j2", here="Trends", trends=trends, colours=LINES, **common),
+        "trends.html": fill("trends.html.j2", here="Trends", trends=trends, colours=LINES, signs=SIGNS, **common),
         "compare.html": fill("compare.html.j2", here="Compare", choices=choices, **common),
         "nodes.html": fill("nodes.html.j2", here="Nodes", most=_SHOWN_NODES, **common),
         "acceptances.html": fill("acceptances.html.j2", here="Acceptances", **common),

@@ -11,11 +11,13 @@ from orchestrator.analysis.history import PastCell
 from orchestrator.report.html.axes import columns, new_axes, put_words
 from orchestrator.report.html.svg import COLOURS, inline
 
-__all__ = ["LINES", "over_time"]
+__all__ = ["LINES", "SIGNS", "over_time"]
 
 LINES = ("one", "two", "three", "four", "five")
 """Colours of lines, in this order; no chart has more."""
 _MARKERS = ("o", "s", "^", "D", "v")
+SIGNS = ("●", "■", "▲", "◆", "▼")
+"""The marks of these lines, as characters."""
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _MANY = 60
 _LEAST_DAYS = 1 / 96
