@@ -91,7 +91,6 @@ class LiveBench:
 
     name: str
     title: str
-    label: str
     is_held: bool
     state: str
     bar: str
@@ -135,7 +134,6 @@ class Live:
         return LiveBench(
             name=name,
             title=record.label or ", ".join(dict.fromkeys(map(_cell_words, record.cells))) or name,
-            label=record.label,
             is_held=process is not None,
             state=_state(events, process is not None),
             bar=_bar(planned.results, counts.planned),

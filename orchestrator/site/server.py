@@ -72,7 +72,7 @@ class Pages:
                 benches.append(self.live.bench(name))
             except (OrchError, OSError) as error:
                 errors[name] = str(error)
-        text = fill("serve.html.j2", here="Live", links=(), benches=benches, errors=errors, above="", every_s=5)
+        text = fill("serve.html.j2", here="Live", links=(), benches=benches, errors=errors, every_s=5)
         return HTTPStatus.OK, text.encode()
 
     def _live(self, name: str, log: str) -> tuple[HTTPStatus, bytes]:
