@@ -8,10 +8,12 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import orchestrator
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 
@@ -156,11 +158,14 @@ class Builder:
         from subprocess import DEVNULL, PIPE, Popen
 
         argv = [sys.executable, "-m", "orchestrator", "site", str(self.folder), "--home", "../"]
-        environment = os.environ | {"ORCH_PROJECT": str(self._project.root), "NO_COLOR": "1"}
+        # Python would also look for modules in the current folder, which is anybody's; so it starts in another one.
+        places = [str(Path(orchestrator.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+        environment = os.environ | {"ORCH_PROJECT": str(self._project.root), "PYTHONPATH": os.pathsep.join(places)}
         self._said.clear()
         self._began_s = time.monotonic()
         self._process = Popen(
             argv,
+            cwd="/",
             env=environment,
             stdin=DEVNULL,
             stdout=DEVNULL,

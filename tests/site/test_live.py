@@ -76,7 +76,9 @@ def test_another_log_can_be_chosen_and_one_that_is_not_there_is_not(under_way: B
 def test_lines_of_logs_are_text_whatever_is_in_them(under_way: BenchDir) -> None:
     evil = b'</pre><script>document.title="x"</script>\x1b]0;x\x07 \xe2\x80\xae \xff\r\nnext'
     with owned(under_way):
-        shown = Live(under_way.path.parent, lambda _: {"node1": Seen(True, {"<b>": 1}, evil, b"{nonsense\n")}).bench("a")
+        shown = Live(
+            under_way.path.parent, lambda _: {"node1": Seen(True, {"<b>": 1, "\ud800": 2}, evil, b"{nonsense\n")}
+        ).bench("a")
     text = page(shown)
     assert "&lt;/pre&gt;&lt;script&gt;document.title=" in text and "\x1b" not in text and "\u202e" not in text
     assert text.count("<script>") == 1 and "<b>" not in text and "expected JSON" in text

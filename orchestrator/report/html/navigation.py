@@ -25,8 +25,18 @@ _OVERVIEWS = (
 
 
 def address(name: str) -> str:
-    """Return a file's name, without folders, as a part of an address. Names of folders may hold any byte."""
-    return quote(name.encode("utf-8", "surrogateescape"), safe="")
+    """Return a file's name, without folders, as a part of an address.
+
+    Names of folders may hold any byte, and names that a node sends any character.
+
+    >>> address("a/b \\udcff"), address("\\ud800")
+    ('a%2Fb%20%FF', '%ED%A0%80')
+    """
+    try:
+        data = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        data = name.encode("utf-8", "surrogatepass")
+    return quote(data, safe="")
 
 
 def links_of(page: str = "", home: str = "", above: str = "../") -> tuple[Link, ...]:
