@@ -1,6 +1,6 @@
 """How long the site of a project with hundreds of benches takes, and how large it is.
 
-    python benchmarks/site.py PROJECT [--benches 200] [--dir FOLDER]
+    python benchmarks/sites.py PROJECT [--benches 200] [--dir FOLDER]
 
 PROJECT has benches that were really run and collected. They are copied in turn into a new project, under other ids and times,
 a day apart, until there are ``--benches`` of them: bench.json, the journal, manifests, rendered files, logs and exit records,
