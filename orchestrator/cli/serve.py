@@ -64,6 +64,7 @@ def serve(
     from orchestrator.cli.options import bench_path
     from orchestrator.cli.watching import Nodes
     from orchestrator.errors import ConfigError
+    from orchestrator.files import write_atomic
     from orchestrator.record import Project
     from orchestrator.report.html.navigation import address
     from orchestrator.site.live import Live
@@ -92,9 +93,16 @@ def serve(
     typer.echo(server.address + part)
     sys.stdout.flush()
     typer.echo("serve: for this machine alone; the address is the key to it. Ctrl-C ends it", err=True)
-    if open_ and not webbrowser.open(server.address + part):
-        typer.echo("orch: no browser on this machine; open the address above in one", err=True)
-    _until_told(server, nodes, site)
+    door = project.root / ".orch" / f"serve-{server.server_address[1]}.html"
+    if open_:
+        # The words of a browser's command line are in the list of processes, for all users.
+        write_atomic(door, f'<meta http-equiv="refresh" content="0;url={server.address}{part}"/>'.encode())
+        if not webbrowser.open(door.as_uri()):
+            typer.echo("orch: no browser on this machine; open the address above in one", err=True)
+    try:
+        _until_told(server, nodes, site)
+    finally:
+        door.unlink(missing_ok=True)
 
 
 def _until_told(server: Server, nodes: Nodes, site: Builder) -> None:

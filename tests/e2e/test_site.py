@@ -136,10 +136,19 @@ def test_a_detached_bench_is_followed_live_and_ctrl_c_leaves_no_process(controll
     begun = controller.orch("bench", *LONG, "--nodes", "2", "--gpus", "1", "--label", "<b>live</b>", "--detach")
     assert begun.code == 0, begun
     controller.wait_for_step(2)
-    serving = controller.start("serve")
+    opener = tmp_path / "browser.sh"
+    opener.write_text(f'#!/bin/sh\ncp "${{1#file://}}" {tmp_path}/opened; printf %s "$1" >{tmp_path}/shown\n')
+    opener.chmod(0o755)
+    controller.environment["BROWSER"] = f"{opener} %s"
+    serving = controller.start("serve", "--open")
     assert serving.stdout
     address = serving.stdout.readline().strip()
     assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/[\w-]{32}/", address)
+    judge.wait_for((tmp_path / "shown").exists, 10, "no browser was started")
+    door = Path((tmp_path / "shown").read_text().removeprefix("file://"))
+    # The list of processes shows the words of a browser to all users: the token is in a file of this user.
+    assert address.split("/")[3] not in str(door) and address in (tmp_path / "opened").read_text()
+    assert door.stat().st_mode & 0o777 == 0o600
     (tmp_path / "home").mkdir()
     with browser(tmp_path / "home", labs.argv_inside(controller.lab, [])) as page:
         page.window(1240, 900)
@@ -163,7 +172,7 @@ def test_a_detached_bench_is_followed_live_and_ctrl_c_leaves_no_process(controll
         assert "needs the token" in page.eval("document.body.innerText")
         serving.send_signal(signal.SIGINT)
         done = controller.end(serving, 15)
-    assert done.code == 0 and "Traceback" not in done.err, done
+    assert done.code == 0 and "Traceback" not in done.err and not door.exists(), done
     assert controller.orch("cancel", controller.bench.name).code == 0
     judge.wait_for(lambda: not processes_of(controller.project), 10, lambda: "\n".join(processes_of(controller.project)))
     assert os.listdir(controller.project / ".orch" / "site").count("index.html") == 1
