@@ -40,20 +40,21 @@ MAY_USE = {
     "analysis": "inventory logs plan checks record results",
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks results analysis",
+    "api": "inventory logs plan checks record transport nodes results analysis controller report",
     "store": "inventory record transport",
     "lab": "inventory",
-    "api": "inventory logs plan checks record transport nodes results analysis controller report",
-    "cli": "inventory logs plan checks record transport store nodes results analysis controller report lab api",
+    "site": "logs plan record results analysis report",
+    "cli": "inventory logs plan checks record transport store nodes results analysis controller report site lab api",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
-# modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
+# modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing: that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state compare/causes "
-        "compare/cells compare/suspects explain/prediction hang/activity hang/verdict history published/doubts "
-        "published/folders published/foreign published/language published/language_doubts published/nearest "
-        "published/reference published/rules published/schema published/tables tune/answer tune/candidates tune/halving "
-        "tune/state"
+        "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue "
+        "compare/causes compare/cells compare/kept compare/suspects explain/prediction hang/activity hang/verdict "
+        "history published/doubts published/folders published/foreign published/language published/language_doubts "
+        "published/nearest published/reference published/rules published/schema published/tables tune/answer "
+        "tune/candidates tune/halving tune/state"
     ),
     "api": "allocation bench find opened plan prepare progress sealing selection",
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
@@ -69,18 +70,20 @@ DOORS = {
     ),
     "record": (
         "acceptance archive archive_record bench_parts benchfile bisect_record borrow defaults evidence hang_report "
-        "hang_verdict journal manifest node_record node_states owed project refused removal reread rundir sealed "
-        "signature state_file submission telemetry"
+        "hang_verdict journal manifest node_record node_states owed project recorded_spec refused removal reread rundir "
+        "sealed signature state_file submission telemetry"
     ),
     "report": (
-        "accept bisect cells checks compare explain formats/json hang history html/certificate html/page profile "
-        "published published_language store terminal text trend tune"
+        "accept bisect cells checks compare explain formats/json hang history html/certificate html/comparison "
+        "html/navigation html/overviews html/page html/sparkline html/template profile published published_language "
+        "store terminal text trend tune"
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
         "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/t_distribution "
         "numbers/throughput planned read series summary tally telemetry/doubts telemetry/use values"
     ),
+    "site": "build live pages server",
     "store": "bucket directory machine place",
     "transport": "connections",
 }

@@ -28,7 +28,10 @@ from orchestrator.results.bench import placed
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Row, summarize
 
-__all__ = ["History", "PastCell", "chosen", "history", "history_of", "listed"]
+__all__ = [
+    "History", "PastCell", "chosen", "damaged_runs", "evidence_mark", "history", "history_of", "listed", "past_cells",
+    "revived",
+]  # fmt: skip
 
 _SCHEMA = 6
 _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
@@ -79,7 +82,7 @@ def history(root: Path, cache: Path) -> History:
     """Return the history of the benches in ``root``; damaged benches raise nothing. ``cache`` need not exist."""
     cached, entries = _cached(cache), {}
     for folder in reversed(bench_folders(root)):
-        mark = _mark(folder)
+        mark = evidence_mark(folder)
         entry = cached.get(folder.name)
         entries[folder.name] = entry if entry and entry["mark"] == mark else {"mark": mark, **_read(folder)}
     if entries != cached:
@@ -91,7 +94,7 @@ def history(root: Path, cache: Path) -> History:
 
 def history_of(entries: Mapping[str, Mapping[str, Any]]) -> History:
     """Return the history of benches, given by name as `listed` does."""
-    cells = [_revived(cell) for entry in entries.values() for cell in entry["cells"]]
+    cells = [revived(cell) for entry in entries.values() for cell in entry["cells"]]
     damaged = {name: reason for entry in entries.values() for name, reason in entry["damaged"].items()}
     speedless = {name: entry["measures"] for name, entry in entries.items() if entry["measures"]}
     return History(tuple(sorted(cells, key=lambda cell: (cell.created, cell.bench_id))), damaged, speedless)
@@ -114,7 +117,8 @@ def chosen(
     )
 
 
-def _revived(cell: Mapping[str, Any]) -> PastCell:
+def revived(cell: Mapping[str, Any]) -> PastCell:
+    """Return a cell from its `asdict` as JSON has it."""
     interval = Interval(**cell["interval"]) if cell["interval"] else None
     return PastCell(**{**cell, "interval": interval, "qualifications": tuple(cell["qualifications"])})
 
@@ -128,7 +132,7 @@ def _cached(path: Path) -> dict[str, Any]:
     return record["benches"] if intact and (record["schema"], record["orch"]) == (_SCHEMA, __version__) else {}
 
 
-def _mark(bench: Path) -> str:
+def evidence_mark(bench: Path) -> str:
     """Return a digest of the names, sizes and modification times of all evidence of a bench."""
     lines = sorted(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in _files(str(bench)))
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
@@ -159,19 +163,28 @@ def listed(bench: BenchDir, name: str, runs: Sequence[RunResult]) -> dict[str, A
     ``measures`` if that has no metrics, for JSON. ``name`` is what the cells call the bench, ``runs`` are those with files."""
     record = bench.record()
     results = placed(bench, runs)
-    specs = {run.run_id: run.spec.as_dict() for run in results if run.spec}
-    rows = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.borrowed)]
-    cells = [_measured(row, record, name, specs[row.run_ids[0]]) for row in rows]
+    cells = past_cells(name, record, results, summarize(results).rows)
+    measures = next((run.measure.noun for run in results if run.measure.is_diagnosis), "")
+    return {"cells": [asdict(cell) for cell in cells], "damaged": damaged_runs(results), "measures": measures}
+
+
+def damaged_runs(results: Sequence[RunResult]) -> dict[str, str]:
+    """Return why the evidence of runs is damaged, by run id."""
     # Incomplete evidence of a running run is no damage, nor is that of a lost run, whose outcome records the loss.
     # Nor are intact logs in which the log grammar found nothing: they can be read again with a corrected one.
-    damaged = [
-        run
+    return {
+        run.run_id: str(run.error)
         for run in results
         if isinstance(run.error, DataError) and run.state in ("damaged", "failed") and run.error.kind != "log_unmatched"
-    ]
-    measures = next((run.measure.noun for run in results if run.measure.is_diagnosis), "")
-    reasons = {run.run_id: str(run.error) for run in damaged}
-    return {"cells": [asdict(cell) for cell in cells], "damaged": reasons, "measures": measures}
+    }
+
+
+def past_cells(bench_id: str, record: BenchRecord, results: Sequence[RunResult], rows: Sequence[Row]) -> list[PastCell]:
+    """Return the cells of a bench from the rows of its summary, except borrowed ones, which the lender lists, and those of
+    which no run has begun."""
+    specs = {run.run_id: run.spec.as_dict() for run in results if run.spec}
+    measured = [row for row in rows if not set(row.run_ids) <= set(record.borrowed) and row.run_ids[0] in specs]
+    return [_measured(row, record, bench_id, specs[row.run_ids[0]]) for row in measured]
 
 
 def _measured(row: Row, record: BenchRecord, bench_id: str, spec: Mapping[str, Any]) -> PastCell:

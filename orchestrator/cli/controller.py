@@ -21,7 +21,7 @@ from orchestrator.cli.connecting import trust_of
 from orchestrator.cli.job import ended_after, regain
 from orchestrator.cli.progress import progress
 from orchestrator.cli.signals import handled
-from orchestrator.controller.controller import PROGRESS_LOG, Controller, Show
+from orchestrator.controller.controller import Controller, Show
 from orchestrator.controller.events import Observer
 from orchestrator.controller.peer import Interrupt
 from orchestrator.errors import Faults, OrchError, RunError, recorded_error
@@ -33,6 +33,7 @@ from orchestrator.record import BenchDir, Project, holder
 from orchestrator.record.bench_parts import TuneRecord
 from orchestrator.record.bisect_record import BisectRecord
 from orchestrator.record.journal import Event, last_controller
+from orchestrator.record.rundir import PROGRESS_LOG
 from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench
 

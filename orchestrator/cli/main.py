@@ -42,6 +42,8 @@ MODULES = {
     "collect": {"collect": "Collect logs and exit records."},
     "summarize": {"summarize": "Print the scaling table of a bench."},
     "history": {"history": "List every configuration of every bench."},
+    "site": {"site": "Write a site of all benches of the project."},
+    "serve": {"serve": "Serve the same live, on this machine alone."},
     "archive": {
         "archive": "Seal a bench or an acceptance into one file.",
         "verify": "Verify every byte and every number of an archive.",

@@ -37,14 +37,13 @@ from orchestrator.record.borrow import borrow
 from orchestrator.record.journal import Event, begun_runs
 from orchestrator.record.owed import reopen
 from orchestrator.record.reread import reread
+from orchestrator.record.rundir import PROGRESS_LOG
 from orchestrator.results import RunResult
 from orchestrator.results.bench import read_bench
 from orchestrator.results.tally import Tally
 
-__all__ = ["PROGRESS_LOG", "Controller", "Scheduler", "Show"]
+__all__ = ["Controller", "Scheduler", "Show"]
 
-PROGRESS_LOG = "progress.log"
-"""The file in a bench's folder with the progress lines that were shown while it ran."""
 Show = Callable[[Interrupt, TextIO], AbstractContextManager[Observer]]
 """Returns the context in which a bench is shown while its runs are executed. Its observer also writes its lines to the given
 log, and the context sets the interrupt if the bench is to stop."""

@@ -126,6 +126,26 @@ class Redaction:
             ]
         return merged(spans)
 
+    @property
+    def reach(self) -> int:
+        """Bytes before a place in a log in which a value may begin that ends behind it; 0 without needles."""
+        return 16 * max(len(needle.text) for needle in self.needles) + 1024 if self.needles else 0
+
+    def within(self, data: bytes, cut: int) -> bytes:
+        """Return a piece of a log that still grows, from ``cut`` on, with every secret value replaced: also those that begin
+        before it, of which ``cut`` is at least `reach`, and without an end in which one may begin.
+
+        >>> redaction(["s3cret/value"]).within(b"token=s3cret/value, then s3cret/va", 9)
+        b'(not shown), then '
+        """
+        spans = self.spans(data)
+        stop = self._begun(data)
+        stop = next((start for start, end in spans if start <= stop < end), stop) if stop < len(data) else stop
+        start = next((begin for begin, end in spans if begin < cut < end), cut)
+        return spliced(
+            data[start:stop], [(begin - start, end - start) for begin, end in spans if start <= begin and end <= stop]
+        )
+
     def _begun(self, data: bytes) -> int:
         """Return where a secret value may begin that goes on after the end of the data; the length of the data if nowhere."""
         first = max(0, len(data) - 16 * max((len(needle.text) for needle in self.needles), default=0) - 1024)

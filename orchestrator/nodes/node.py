@@ -25,7 +25,7 @@ from orchestrator.nodes.conversation import Call, Reader, SupervisorLine
 from orchestrator.transport import Transport
 from orchestrator.transport.slurm import job_of
 
-__all__ = ["LEADER", "Node", "Upload", "Wanted", "boot_arguments"]
+__all__ = ["LEADER", "Node", "Recent", "Upload", "Wanted", "boot_arguments"]
 
 # What becomes a runner: the arguments of an interpreter, and the leader and the source, which it reads first.
 # One line without quotes or exclamation marks, so that no login shell interprets any of it. It skips lines up to the end of
@@ -41,6 +41,7 @@ _BOOT = (
 LEADER = b"\n" * 16 + b"#\n"
 _PIECE_LIMIT, _PACKED_LIMIT = 1 << 24, 1 << 20
 _MAX_FILES = 4096
+_SAMPLES_BYTES = 48 << 10
 
 
 _WINDOW = -15
@@ -90,6 +91,17 @@ class Wanted:
     left_out: int
     boot_id: str
     odd: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """What a node has of a run that is under way: whether its supervisor is alive, the sizes of its logs in bytes, the end of
+    one of them without secret values, and the first line and the last ones of ``telemetry.jsonl`` as they are so far."""
+
+    lives: bool
+    sizes: Mapping[str, int]
+    log: bytes
+    samples: bytes
 
 
 class Node:
@@ -158,6 +170,19 @@ class Node:
         with self._call("tail", {"run": run_id, "file": file, "offset": offset, "follow": follow}, 3600.0) as call:
             while not (line := call.line()).get("done"):
                 yield call.read(_whole(line["bytes"], 1 << 20))
+
+    def recent(self, run_id: str, file: str, *, most_bytes: int, timeout_s: float) -> Recent | None:
+        """Return the end of a log of a run, and of its samples, as they are now; None if the node does not have the run."""
+        margin = self.redaction.reach  # a value that begins before the end that is shown would not be recognised in it
+        request = {"run": run_id, "file": file, "most": most_bytes + margin, "most_samples": _SAMPLES_BYTES}
+        with self._call("recent", request, timeout_s) as call:
+            line = call.line()
+            if line.get("absent"):
+                return None
+            log = call.read(_whole(line["log"], most_bytes + margin))
+            samples = call.read(_whole(line["samples"], _PIECE_LIMIT))
+            shown = self.redaction.within(log, max(0, len(log) - most_bytes))
+            return Recent(line["lives"] is True, _sizes(line["sizes"]), shown, samples)
 
     def supervisor(self, run_id: str, *, start: bool, timeout_s: float) -> SupervisorLine:
         """Open the connection to a run's supervisor; with ``start``, start one.

@@ -19,10 +19,12 @@ from orchestrator.files import PROJECT_HINT, failures, make_folder
 from orchestrator.record.bench_parts import text
 from orchestrator.record.state_file import damaged, read_state, write_state
 
-__all__ = ["GOOD", "OUT", "SUSPECT", "NodeState", "change", "judged", "node_states", "now"]
+__all__ = ["GOOD", "OUT", "SUSPECT", "NodeState", "change", "judged", "node_states", "now", "past_states"]
 
 GOOD, SUSPECT, OUT = "good", "suspect", "out"
 _FORGET = "remove it to forget all states; orch accept finds out again"
+_MOST_PAST = 200
+"""States of a host that are kept besides its current one."""
 
 States = Mapping[str, "NodeState"]
 """The state of each host that a project remembers."""
@@ -57,8 +59,23 @@ def node_states(path: Path) -> dict[str, NodeState]:
         raise damaged(path, f"nodes: expected a state of each host, {error}", _FORGET) from error
 
 
+def past_states(path: Path) -> dict[str, tuple[NodeState, ...]]:
+    """Return the states that each host had, the oldest first and its current one last. Raises DataError (state_damaged)."""
+    current = node_states(path)
+    if not current:
+        return {}
+    try:
+        written = read_state(path).get("past", {})
+        past = {host: tuple(map(_state, entries)) for host, entries in written.items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        hint = "orch nodes shows the current ones"
+        raise damaged(path, f"past: expected the earlier states of each host, {error}", hint) from error
+    return {host: (*past.get(host, ()), state) for host, state in current.items()}
+
+
 def change(path: Path, change: Callable[[States], States]) -> tuple[States, States]:
-    """Write the states that ``change`` makes of those that are known; return these and the new ones.
+    """Write the states that ``change`` makes of those that are known; return these and the new ones. What differs from the
+    states before is kept beside them, as that of the past.
 
     Commands that change the states at the same time do so one after the other, so that none takes back what another said.
     """
@@ -71,10 +88,24 @@ def change(path: Path, change: Callable[[States], States]) -> tuple[States, Stat
         before = node_states(path)
         after = change(before)
         if after != before:
-            write_state(path, {"nodes": {host: asdict(state) for host, state in after.items()}})
+            _write(path, before, after)
         return before, after
     finally:
         os.close(folder)
+
+
+def _write(path: Path, before: States, after: States) -> None:
+    known: dict[str, tuple[NodeState, ...]] = {host: (state,) for host, state in before.items()}
+    with suppress(DataError):  # the states of the past are worth less than that of now
+        known = past_states(path)
+    past = {host: states if after.get(host) != states[-1] else states[:-1] for host, states in known.items()}
+    write_state(
+        path,
+        {
+            "nodes": {host: asdict(state) for host, state in after.items()},
+            "past": {host: list(map(asdict, states[-_MOST_PAST:])) for host, states in past.items() if states},
+        },
+    )
 
 
 def judged(

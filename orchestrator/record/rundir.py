@@ -31,9 +31,11 @@ from orchestrator.record.state_file import (
     write_state,
 )
 
-__all__ = ["BenchDir", "RunDir", "bench_folders", "benches", "latest"]
+__all__ = ["PROGRESS_LOG", "BenchDir", "RunDir", "bench_folders", "benches", "latest"]
 
 EXIT_RECORD = "exit.json"
+PROGRESS_LOG = "progress.log"
+"""The file in a bench's folder with the progress lines that were shown while it ran."""
 _MAX_EXIT_RECORD_BYTES = 16 * 1024 * 1024
 
 

@@ -18,10 +18,11 @@ from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.entries import SPEED
 
-__all__ = ["SCHEMA", "as_json", "change", "render"]
+__all__ = ["COLUMNS", "SCHEMA", "as_json", "change", "notes", "render", "row"]
 
 SCHEMA = 4
 """1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is the ratio. 4: suspects."""
+COLUMNS = ("case", "before", "n", "after", "n", "change", "change 95%", "p", "verdict")
 _STYLE = {"slower": "bold red", "faster": "bold green"}
 
 
@@ -40,7 +41,7 @@ def render(comparison: Comparison, console: Console) -> None:
         console.print(_drawn(pairs))
     if not comparison.pairs:
         console.print(Text("no configuration is in both benches"))
-    for note in _notes(comparison):
+    for note in notes(comparison):
         console.print(Text(one_line(note), style="dim"))
     if not comparison.distinctions and not comparison.files:
         if comparison.pairs:
@@ -81,29 +82,34 @@ def change(pair: CellPair) -> str:
 
 def _drawn(pairs: tuple[CellPair, ...]) -> Table:
     drawn = Table(box=None, pad_edge=False, header_style="bold")
-    drawn.add_column("case", overflow="fold")
-    for title in ("before", "n", "after", "n", "change", "change 95%", "p"):
+    first, *middle, last = COLUMNS
+    drawn.add_column(first, overflow="fold")
+    for title in middle:
         drawn.add_column(title, justify="right", no_wrap=True)
-    drawn.add_column("verdict")
+    drawn.add_column(last)
     for pair in pairs:
-        numbers = (_percent(pair.ratio), _range(pair.interval), NOTHING if pair.p is None else f"{pair.p:.3f}")
-        drawn.add_row(
-            Text(one_line(pair.case)), *_side(pair.before), *_side(pair.after), *numbers,
-            Text(pair.verdict, style=_STYLE.get(pair.verdict, "")),
-        )  # fmt: skip
+        case, *numbers, verdict = row(pair)
+        drawn.add_row(Text(one_line(case)), *numbers, Text(verdict, style=_STYLE.get(verdict, "")))
     return drawn
 
 
-def _notes(comparison: Comparison) -> list[str]:
-    notes = []
+def row(pair: CellPair) -> tuple[str, ...]:
+    """Return a text for each of `COLUMNS`."""
+    numbers = (_percent(pair.ratio), _range(pair.interval), NOTHING if pair.p is None else f"{pair.p:.3f}")
+    return (pair.case, *_side(pair.before), *_side(pair.after), *numbers, pair.verdict)
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Return what a reader of the pairs has to know: why there is no verdict, and what is in one bench only."""
+    texts = []
     if any(pair.verdict == TOO_FEW for pair in comparison.pairs):
-        notes.append(f"a verdict needs {enough()} or more repeats of a configuration in both benches")
+        texts.append(f"a verdict needs {enough()} or more repeats of a configuration in both benches")
     others = dict.fromkeys(pair.metric for pair in comparison.pairs if pair.verdict == OTHER_METRIC)
     for metric in others:
         hint = "orch summarize --reread reads the logs of both with one folder"
-        notes.append(f"{metric} is declared differently in the two benches, so that its numbers cannot be compared; {hint}")
+        texts.append(f"{metric} is declared differently in the two benches, so that its numbers cannot be compared; {hint}")
     only_in_one = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
-    return notes + [f"only in {name}: {'; '.join(cases)}" for name, cases in only_in_one if cases]
+    return texts + [f"only in {name}: {'; '.join(cases)}" for name, cases in only_in_one if cases]
 
 
 def _print_file(file: FileDifference, console: Console) -> None:

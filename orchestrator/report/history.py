@@ -18,7 +18,7 @@ from orchestrator.results.entries import SPEED
 from orchestrator.results.keys import in_order
 from orchestrator.results.values import Key
 
-__all__ = ["document", "render"]
+__all__ = ["document", "in_title_order", "render", "title_of"]
 
 SCHEMA = 5
 """1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit. 5: seals of the benches of a
@@ -35,8 +35,8 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
     Cells with other units have a table of their own.
     """
     newest = {cell.spec: cell for cell in cells}
-    titles = {spec: _title(cell) for spec, cell in newest.items()}
-    for title in _ordered(tuple(newest.values())):
+    titles = {spec: title_of(cell) for spec, cell in newest.items()}
+    for title in in_title_order(tuple(newest.values())):
         rows = sorted((cell for cell in cells if titles[cell.spec] == title), key=lambda cell: (len(cell.shape), cell.shape))
         console.print(Text(one_line(title), style="bold"))
         console.print(
@@ -47,18 +47,19 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
         console.print(Text(_NOTES, style="dim"))
 
 
-def _title(cell: PastCell) -> str:
+def title_of(cell: PastCell) -> str:
+    """Return the title of the table that a cell is in."""
     return cell.series if cell.metric == SPEED else f"{cell.series}, {cell.unit}"
 
 
-def _ordered(cells: Sequence[PastCell]) -> list[str]:
+def in_title_order(cells: Sequence[PastCell]) -> list[str]:
     """Return the titles of cells, each once: programs and metrics by name, with the numbers in it by size, then keys of a
     metric as in the table of a bench."""
     titles: dict[tuple[str, tuple[str, ...]], dict[Key, set[str]]] = {}
     for cell in cells:
         key = json.loads(cell.spec).get("key", {})
         program = cell.series.removesuffix("".join(f" {name}={part}" for name, part in key.items()))
-        titles.setdefault((program, tuple(key)), {}).setdefault(tuple(key.values()), set()).add(_title(cell))
+        titles.setdefault((program, tuple(key)), {}).setdefault(tuple(key.values()), set()).add(title_of(cell))
     groups = [titles[group] for group in sorted(titles, key=lambda group: (_by_numbers(group[0]), group[1]))]
     return list(dict.fromkeys(title for group in groups for key in in_order(list(group)) for title in sorted(group[key])))
 

@@ -10,12 +10,17 @@ import time
 
 from noderun.channel import reply, write_bytes
 from noderun.examine import examine
-from noderun.files import CHUNK, TAIL_BYTES, Refused, inside, own_directory, read_slice, root_directory, run_directory
+from noderun.files import CHUNK, TAIL_BYTES, Refused, inside, opened, own_directory, read_slice, root_directory, run_directory
 from noderun.lock import holder
+from noderun.logs import in_order, log_files
 from noderun.processes import bearers, boot_id, send_signal
 from noderun.runs import belonging, connected, living_runs, remove_containers, remove_run, supervisor_lives, sweep, unproved
+from noderun.sampler import SAMPLES
 from noderun.spawner import start_by
 from noderun.unverified import unverified
+
+MOST_LISTED = 256
+"""Logs of a run that are listed while it lasts."""
 
 
 def op_line(request):
@@ -184,6 +189,28 @@ def op_tail(request):
         if select.select([0], [], [], 0.2)[0] and not os.read(0, 4096):
             break
     reply(done=True, offset=offset)
+
+
+def op_recent(request):
+    """Send the end of a log of a run and of its samples, as they are now, with the sizes of its logs."""
+    directory = run_directory(request)
+    if not os.path.isdir(os.path.join(directory, "logs")):
+        reply(absent=True)
+        return
+    sizes = log_files(directory)
+    names = in_order(sizes)[:MOST_LISTED]
+    log = end_of(os.path.join(directory, "logs", inside("", request["file"])), request["most"])
+    path = os.path.join(directory, SAMPLES)
+    columns = read_slice(path, 0, CHUNK).partition(b"\n")[0] + b"\n"
+    samples = columns + end_of(path, request["most_samples"]).partition(b"\n")[2]
+    reply(lives=supervisor_lives(directory), sizes={name: sizes[name] for name in names}, log=len(log), samples=len(samples))
+    write_bytes(log + samples)
+
+
+def end_of(path, most):
+    """Return up to ``most`` bytes at the end of a regular file; empty if the file is missing."""
+    with opened(path) as handle:
+        return b"" if handle is None else os.pread(handle, most, max(0, os.fstat(handle).st_size - most))
 
 
 def op_program(request):

@@ -10,7 +10,7 @@ from noderun.channel import reply
 from noderun.facts import op_facts
 from noderun.files import Refused, why
 from noderun.processes import in_step
-from noderun.requests import op_drop, op_examine, op_left, op_line, op_program, op_status, op_stop, op_tail
+from noderun.requests import op_drop, op_examine, op_left, op_line, op_program, op_recent, op_status, op_stop, op_tail
 from noderun.spawner import op_spawn
 from noderun.transfer import op_get, op_put
 from noderun.undeploy import op_undeploy
@@ -25,6 +25,7 @@ OPERATIONS = {
     "line": op_line,
     "program": op_program,
     "put": op_put,
+    "recent": op_recent,
     "spawn": op_spawn,
     "status": op_status,
     "stop": op_stop,

@@ -180,3 +180,16 @@ def test_any_bytes_are_accepted_and_kept_where_there_is_no_secret(data: bytes, s
     spans = clean.spans(data)
     assert all(start < stop for start, stop in spans) and spans == sorted(spans)
     assert spliced(data, spans) == clean.data(data) and (spans or clean.data(data) == data)
+
+
+@pytest.mark.parametrize("secret", SECRETS[:2])
+def test_no_part_of_a_secret_is_left_in_a_piece_of_a_growing_log_wherever_the_piece_is_cut(secret: str) -> None:
+    filter_ = redaction([secret])
+    for form in (secret, FORMS["json"](secret), wrapped(f"key = {secret}", 7, INDENTS[0])):
+        before = b"step 1 done\n" * (filter_.reach // 12 + 1)
+        log = before + form.encode() + b"\nstep 2 done\n"
+        for cut in range(len(before) - 2, len(log), 3):
+            whole = filter_.within(log, cut).decode("utf-8", "replace")
+            growing = filter_.within(log[:cut], filter_.reach).decode("utf-8", "replace")
+            assert remaining(whole, form) == remaining(growing, form) == set(), (form, cut)
+        assert filter_.within(log, len(before)).endswith(b"\nstep 2 done\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import DataError
-from orchestrator.record.node_states import GOOD, OUT, SUSPECT, NodeState, change, judged, node_states
+from orchestrator.record.node_states import GOOD, OUT, SUSPECT, NodeState, change, judged, node_states, past_states
 
 AT, SLOW = "10.0.0.1", "12% slower"
 
@@ -62,3 +62,21 @@ def test_commands_that_change_states_at_the_same_time_lose_none(tmp_path: Path) 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(24)))
     assert sorted(node_states(path)) == sorted(f"n{number}" for number in range(24))
+
+
+def test_what_a_node_was_before_is_kept_beside_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.json"
+    states = [NodeState(word, AT, "why", f"a{day}", f"day {day}") for day, word in enumerate((GOOD, SUSPECT, OUT, GOOD))]
+    for state in states:
+        for _ in range(2):  # the second time nothing has changed
+            change(path, lambda _, state=state: {"n1": state, "n2": states[0]})
+    assert past_states(path) == {"n1": tuple(states), "n2": (states[0],)} and node_states(path)["n1"] == states[-1]
+    # A version that knew no past wrote the file, and one whose past is damaged: what is now is not lost.
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({"schema": 1, "nodes": content["nodes"]}))
+    assert past_states(path)["n1"] == (states[-1],)
+    path.write_text(json.dumps({"schema": 1, "nodes": content["nodes"], "past": {"n1": [3]}}))
+    with pytest.raises(DataError, match="past: expected the earlier states"):
+        past_states(path)
+    change(path, lambda _: {"n1": states[0]})
+    assert past_states(path) == {"n1": (states[-1], states[0])}

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections.abc import Sequence
 from importlib.resources import files
 
 from orchestrator.analysis.accept import Certificate
 from orchestrator.report.accept import subjects
-from orchestrator.report.html.environment import environment
+from orchestrator.report.html.navigation import Link
+from orchestrator.report.html.template import environment
 
 __all__ = ["render"]
 
 
-def render(certificate: Certificate) -> str:
-    """Return the page. The same certificate gives the same bytes."""
+def render(certificate: Certificate, links: Sequence[Link] = ()) -> str:
+    """Return the page, with ``links`` to other pages of a site. The same certificate gives the same bytes."""
     folder = files(__package__)
     css = folder.joinpath("page.css").read_text(encoding="utf-8")
     template = folder.joinpath("certificate.html.j2").read_text(encoding="utf-8")
@@ -24,6 +26,7 @@ def render(certificate: Certificate) -> str:
         .render(
             css=css,
             style_hash=b64encode(hashlib.sha256(css.encode()).digest()).decode(),
+            links=links,
             certificate=certificate,
             subjects=subjects(certificate),
             hosts=[node.host for node in certificate.nodes],

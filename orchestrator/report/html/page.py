@@ -26,14 +26,15 @@ from orchestrator.report import profile as traces
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, details, series_tables, sheet_tables
 from orchestrator.report.html import charts, metric_charts, use_charts
 from orchestrator.report.html.charts import Turn
-from orchestrator.report.html.environment import environment
+from orchestrator.report.html.navigation import Link
 from orchestrator.report.html.svg import drawing
+from orchestrator.report.html.template import environment
 from orchestrator.report.tables import of_metrics, tables
 from orchestrator.results import RUNNING, RunResult
 from orchestrator.results.account import BenchAccount, Placed
 from orchestrator.results.summary import Row, Summary
 
-__all__ = ["render"]
+__all__ = ["Link", "render", "subject"]
 
 _Job = tuple[Callable[..., str], tuple[Any, ...]]
 """A function of `charts` and its arguments."""
@@ -73,9 +74,10 @@ def render(
     explained: Sequence[Explanation] = (),
     profiles: Sequence[Profiled] = (),
     hangs: Sequence[Hang] = (),
+    links: Sequence[Link] = (),
 ) -> str:
     """Return the page. ``results`` are all runs in execution order; ``references``, ``explained``, ``profiles``, the traces of
-    extra runs, and ``hangs`` are shown if given."""
+    extra runs, and ``hangs`` are shown if given, and so are ``links`` to other pages of a site."""
     turns = {result.run_id: Turn(order, result, account.runs[result.run_id]) for order, result in enumerate(results, start=1)}
     series = tuple(_series(summary, turns, references))
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
@@ -85,9 +87,10 @@ def render(
         .render(
             css=css,
             style_hash=b64encode(hashlib.sha256(css.encode()).digest()).decode(),
+            links=links,
             account=account,
-            title=summary.label or _title(summary) or account.bench_id,
-            subject=_title(summary) if summary.label else "",
+            title=summary.label or subject(summary) or account.bench_id,
+            subject=subject(summary) if summary.label else "",
             overview=_overview(summary),
             columns=COLUMNS,
             series=series,
@@ -111,7 +114,7 @@ def render(
     )
 
 
-def _title(summary: Summary) -> str:
+def subject(summary: Summary) -> str:
     """Return what was measured: models, frameworks, dtypes and shapes of all cells, each once; empty without cells."""
     entries = (*summary.rows, *summary.sheets)
     words = [", ".join(dict.fromkeys(getattr(entry, name) for entry in entries)) for name in ("model", "dtype", "framework")]

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,3 +168,29 @@ def test_a_work_directory_with_a_long_path_works(tmp_path: Path) -> None:
     line = machine.start(RUN, rank("print(1)"))
     assert line.wait_for("ended")["record"]["state"] == "finished"
     machine.close()
+
+
+def test_the_end_of_a_log_and_of_the_samples_are_sent_while_a_run_lasts(machine: Machine) -> None:
+    rows = "".join(f"[{second}.0,{second * 2}]\\n" for second in range(20000))
+    samples = f'{{"columns":["t","busy_s"]}}\\n{rows}'
+    script = f"printf 'x%.0s' $(seq 5000); echo end; printf '{samples}' > .orch-samples; echo ready\n{SLEEP}"
+    line = machine.start(RUN, script)
+    log = machine.folder(RUN) / "logs" / "node.out"
+    judge.wait_for(lambda: log.exists() and log.read_bytes().endswith(b"ready\n"), 10, "the program says nothing")
+
+    def recent(file: str, most: int) -> tuple[dict[str, Any], bytes, bytes]:
+        call = machine.call("recent", run=RUN, file=file, most=most, most_samples=1000)
+        head = call.read_line()
+        return head, call.read(head["log"]), call.read(head["samples"])
+
+    head, end, rest = recent("node.out", 20)
+    assert head["lives"] is True and head["sizes"]["node.out"] == log.stat().st_size
+    assert end == b"xxxxxxxxxx" + b"end\nready\n" and rest.startswith(b'{"columns":["t","busy_s"]}\n[')
+    assert rest.endswith(b"[19999.0,39998]\n") and 900 < len(rest) < 1100 and all(map(json.loads, rest.splitlines()))
+    assert len(recent("node.out", 10**6)[1]) == log.stat().st_size and recent("rank-7.out", 20)[1] == b""
+    assert machine.ask("recent", run="20260101-never", file="node.out", most=9, most_samples=9) == {"absent": True}
+    assert machine.ask("recent", run=RUN, file="../exit.json", most=9, most_samples=9)["error"]["kind"] == "unsafe_path"
+    (log.parent / "link").symlink_to("/etc/passwd")
+    assert recent("link", 100)[1] == b"" and "link" not in recent("link", 100)[0]["sizes"]
+    line.order("bye")
+    assert machine.ask("stop", run=RUN, grace_s=0.5, reason="test")["left"] == []

@@ -1,0 +1,145 @@
+"""What overviews of a project show of a bench, an acceptance and a node, as values that a later build of a site reads again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.analysis.compare.kept import cell_of
+from orchestrator.analysis.history import PastCell, revived
+from orchestrator.record.node_states import NodeState
+from orchestrator.results import Cell
+
+__all__ = ["AcceptanceEntry", "BenchEntry", "NodePast", "node_pasts", "page_name"]
+
+
+def page_name(name: str) -> str:
+    """Return the name of a bench's page, without its extension; ``name`` is ``ACCEPTANCE/BENCH`` for that of a stage."""
+    return name.replace("/", "~")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchEntry:
+    """A bench as overviews show it.
+
+    ``name`` is the path of its folder below the folder of benches, ``mark`` the `evidence_mark` of its files, ``subject`` what
+    it measured. ``missing`` are counts of runs without a number, in words, ``damaged`` the reasons by run, or by ``name`` for a
+    bench that cannot be read and has no page (``has_page``). ``cells`` are those of its history, ``kept`` those of its primary
+    metrics, by `compare.kept`.
+    """
+
+    name: str
+    mark: str
+    created: str = ""
+    label: str = ""
+    subject: str = ""
+    planned: int = 0
+    measured: int = 0
+    missing: tuple[str, ...] = ()
+    is_held: bool = False
+    simulated: bool = False
+    hosts: tuple[str, ...] = ()
+    hardware: tuple[str, ...] = ()
+    blamed: Mapping[str, int] | None = None
+    damaged: Mapping[str, str] | None = None
+    has_page: bool = False
+    cells: tuple[PastCell, ...] = ()
+    kept: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def page(self) -> str:
+        """The name of its page's file, without extension."""
+        return page_name(self.name)
+
+    @property
+    def title(self) -> str:
+        """Its label, or what it measured, or its name."""
+        return self.label or self.subject or self.name
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """A key that sorts benches by the time at which they were made."""
+        return self.created, self.name
+
+    def compared_cells(self) -> list[Cell]:
+        """Return the cells that are compared with those of other benches."""
+        return list(map(cell_of, self.kept))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> BenchEntry:
+        """Return the entry that `as_dict` gave. Raises KeyError or TypeError for anything else."""
+        texts = {name: tuple(content[name]) for name in ("missing", "hosts", "hardware", "kept")}
+        return cls(**{**content, **texts, "cells": tuple(map(revived, content["cells"]))})
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceEntry:
+    """An acceptance as overviews show it: ``nodes`` has the verdict and the reasons of each host, ``benches`` the names of the
+    benches of its stages; ``damaged`` says why it cannot be read, and then it has no page."""
+
+    name: str
+    mark: str
+    created: str = ""
+    suite: str = ""
+    title: str = ""
+    verdict: str = ""
+    nodes: Mapping[str, tuple[str, str]] | None = None
+    not_tested: int = 0
+    benches: tuple[str, ...] = ()
+    damaged: str = ""
+
+    @property
+    def page(self) -> str:
+        """The name of its page's file, without extension."""
+        return page_name(self.name)
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """A key that sorts acceptances by the time at which they were made."""
+        return self.created, self.name
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> AcceptanceEntry:
+        """Return the entry that `as_dict` gave. Raises KeyError or TypeError for anything else."""
+        nodes = {host: (str(verdict), str(why)) for host, (verdict, why) in (content["nodes"] or {}).items()}
+        return cls(**{**content, "nodes": nodes, "benches": tuple(content["benches"])})
+
+
+@dataclass(frozen=True, slots=True)
+class NodePast:
+    """What a project knows of a node: the ``states`` it had, the oldest first and its current one last, the ``verdicts`` of
+    acceptances with their reasons, the oldest first, the benches in which it took part, and runs that failed there."""
+
+    host: str
+    states: tuple[NodeState, ...]
+    verdicts: tuple[tuple[AcceptanceEntry, str, str], ...]
+    benches: tuple[BenchEntry, ...]
+    failures: tuple[tuple[BenchEntry, int], ...]
+
+
+def node_pasts(
+    states: Mapping[str, tuple[NodeState, ...]], accepted: Iterable[AcceptanceEntry], benches: Iterable[BenchEntry]
+) -> list[NodePast]:
+    """Return what is known of every node that is in any of these, by name. Acceptances and benches are the oldest first."""
+    accepted, benches = list(accepted), list(benches)
+    of_acceptances = (host for entry in accepted for host in entry.nodes or {})
+    of_benches = (host for entry in benches for host in entry.hosts)
+    return [
+        NodePast(
+            host,
+            states.get(host, ()),
+            tuple((entry, *entry.nodes[host]) for entry in accepted if entry.nodes and host in entry.nodes),
+            tuple(entry for entry in benches if host in entry.hosts),
+            tuple((entry, entry.blamed[host]) for entry in benches if entry.blamed and host in entry.blamed),
+        )
+        for host in sorted({*states, *of_acceptances, *of_benches})
+    ]

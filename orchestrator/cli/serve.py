@@ -1,0 +1,220 @@
+"""`orch serve`: the site of a project and its running benches, live, in a browser on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import orchestrator
+from orchestrator.cli import complete
+from orchestrator.cli.connecting import Debug
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+    from orchestrator.cli.watching import Nodes
+    from orchestrator.record import Project
+    from orchestrator.site.server import Server
+
+_SITE = "site"
+_OTHERS = 3
+"""Benches besides those that are being run that the front page names."""
+_BETWEEN_S, _SHARE = 10.0, 0.1
+"""The least time between two builds of the site, and the most of the time that they may take."""
+_LEAVE_S = 5.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("serve")(serve)
+
+
+def serve(
+    bench: Annotated[
+        str,
+        typer.Argument(
+            metavar="[BENCH]",
+            autocompletion=complete.benches,
+            help="The bench whose page is named; default: all.",
+        ),
+    ] = "",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0: any that is free.")] = 0,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    no_nodes: Annotated[
+        bool, typer.Option("--no-nodes", help="Contact no node: without logs and samples of the run that is under way.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Show running benches live in a browser, with progress, logs and samples, and all others as orch site does.
+
+    Listens on 127.0.0.1 alone, and answers whoever has the token in the address that it prints. Nothing can be changed there.
+    Nodes are asked every two seconds while somebody looks. Ctrl-C ends it.
+    """
+    import secrets
+    import webbrowser
+
+    from orchestrator.cli.options import bench_path
+    from orchestrator.cli.watching import Nodes
+    from orchestrator.errors import ConfigError
+    from orchestrator.extras import need
+    from orchestrator.files import write_atomic
+    from orchestrator.record import Project
+    from orchestrator.report.html.navigation import address
+
+    need("matplotlib", "charts of the pages")
+    from orchestrator.site.live import Live
+    from orchestrator.site.server import Pages, Server
+
+    project = Project.here(os.environ)
+    project.prepare()
+    part = ""
+    if bench:
+        path, runs = bench_path(bench).resolve(), project.runs.resolve()
+        if not path.is_relative_to(runs):
+            raise ConfigError(
+                f"expected a bench of this project, in {runs}", where=str(path), hint="set ORCH_PROJECT to its own"
+            )
+        part = "live/" + "/".join(map(address, path.relative_to(runs).parts))
+    nodes, site = Nodes(project), Builder(project)
+    pages = Pages(
+        Live(project.runs, nodes.look if not no_nodes else lambda _: {}), site.folder, lambda: recent(project), site.wanted
+    )
+    try:
+        server = Server(port, secrets.token_urlsafe(24), pages, lambda text: typer.echo(f"orch: {text}", err=True))
+    except OSError as error:
+        raise ConfigError(
+            f"expected a port that is free: {error.strerror}", where=f"--port {port}", hint="0 takes any"
+        ) from error
+    typer.echo(server.address + part)
+    sys.stdout.flush()
+    typer.echo("serve: for this machine alone; the address is the key to it. Ctrl-C ends it", err=True)
+    door = project.root / ".orch" / f"serve-{server.server_address[1]}.html"
+    if open_:
+        # The words of a browser's command line are in the list of processes, for all users.
+        write_atomic(door, f'<meta http-equiv="refresh" content="0;url={server.address}{part}"/>'.encode())
+        if not webbrowser.open(door.as_uri()):
+            typer.echo("orch: no browser on this machine; open the address above in one", err=True)
+    try:
+        _until_told(server, nodes, site)
+    finally:
+        door.unlink(missing_ok=True)
+
+
+def _until_told(server: Server, nodes: Nodes, site: Builder) -> None:
+    """Serve until a signal, then end everything that was started; a second signal ends the process at once."""
+    from orchestrator.cli.signals import handled
+
+    told = threading.Event()
+
+    def act(number: int, _: object) -> None:
+        if told.is_set():
+            site.kill()
+            os._exit(128 + number)
+        told.set()
+
+    with handled(act):
+        threading.Thread(target=server.serve_forever, name="serve", kwargs={"poll_interval": 0.2}, daemon=True).start()
+        site.wanted()
+        while not told.wait(0.5):  # a wait without a limit would not be ended by a signal on every system
+            pass
+        server.shutdown()
+        server.server_close()
+        nodes.close()
+        site.close()
+
+
+def recent(project: Project) -> list[str]:
+    """Return the names of the benches that are being run, and of the newest others, the newest first."""
+    from orchestrator.record import BenchDir, holder
+    from orchestrator.site.build import bench_names
+
+    names = sorted(bench_names(project.runs), key=lambda name: name.rpartition("/")[2], reverse=True)
+    held = [name for name in names if holder(BenchDir(project.runs / name)) is not None]
+    return [*held, *[name for name in names if name not in held][:_OTHERS]]
+
+
+class Builder:
+    """Builds the site of a project in ``.orch/site``, by `orch site` in a process of its own, when somebody looks at it."""
+
+    def __init__(self, project: Project) -> None:
+        self.folder = project.root / ".orch" / _SITE
+        self._project = project
+        self._lock = threading.Lock()
+        self._process: Popen[str] | None = None
+        self._said: deque[str] = deque(maxlen=3)
+        self._began_s = self._ended_s = self._took_s = 0.0
+        self._is_over = False
+
+    def wanted(self) -> str:
+        """Start a build if the last one is some time ago; return what is being done, in words, empty if nothing is."""
+        with self._lock:
+            if self._process and self._process.poll() is None:
+                return f"The site is being made: {self._said[-1] if self._said else 'reading the benches'}"
+            failed = self._process.returncode if self._process else 0
+            rest_s = max(_BETWEEN_S, self._took_s / _SHARE)
+            if not self._is_over and (not self._ended_s or time.monotonic() > self._ended_s + rest_s):
+                self._start()
+                return "The site is being made: reading the benches"
+            return f"The site could not be made: {' '.join(self._said)}" if failed else ""
+
+    def _start(self) -> None:
+        from subprocess import DEVNULL, PIPE, Popen
+
+        argv = [sys.executable, "-m", "orchestrator", "site", str(self.folder), "--home", "../"]
+        # Python would also look for modules in the current folder, which is anybody's; so it starts in another one.
+        places = [str(Path(orchestrator.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+        environment = os.environ | {"ORCH_PROJECT": str(self._project.root), "PYTHONPATH": os.pathsep.join(places)}
+        self._said.clear()
+        self._began_s = time.monotonic()
+        self._process = Popen(
+            argv,
+            cwd="/",
+            env=environment,
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        with suppress(OSError):  # a bench may be run by this machine
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, 10)
+        threading.Thread(target=self._listen, args=(self._process,), name="site", daemon=True).start()
+
+    def _listen(self, process: Popen[str]) -> None:
+        from orchestrator.report.text import one_line
+
+        assert process.stderr
+        for line in process.stderr:
+            self._said.append(one_line(line.rstrip("\n")).removeprefix("site: "))
+        process.wait()
+        self._ended_s = time.monotonic()
+        self._took_s = self._ended_s - self._began_s
+
+    def close(self) -> None:
+        """End a build that is under way; the site stays as it was."""
+        from subprocess import TimeoutExpired
+
+        self._is_over = True
+        if self._process and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_LEAVE_S)
+            except TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """Kill a build that is under way, with the processes that it started."""
+        import signal
+
+        if self._process and self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,0 +1,59 @@
+"""`orch site`: all benches of a project as a static site."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import Json, print_json
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("site")(site)
+
+
+def site(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the site: a new or empty one, or a site.")],
+    as_json: Json = False,
+    home: Annotated[str, typer.Option("--home", hidden=True)] = "",
+) -> None:
+    """Write all benches and acceptances of this project as pages that need no server: a list, trends, comparisons, nodes.
+
+    Only pages whose evidence has changed are made again. A reader sees the old site or the new one. What is damaged is listed.
+    """
+    from orchestrator.cli.signals import handled
+    from orchestrator.errors import Interrupted
+    from orchestrator.extras import need
+    from orchestrator.record import Project
+    from orchestrator.report.text import one_line
+
+    need("matplotlib", "charts of the pages")
+    from orchestrator.site.build import build
+
+    def stop(number: int, _: object) -> None:
+        raise Interrupted(number, "interrupted; the site is as it was")
+
+    shown_s = 0.0
+
+    def tell(text: str) -> None:
+        nonlocal shown_s
+        if time.monotonic() - shown_s > 2.0:
+            shown_s = time.monotonic()
+            typer.echo(f"site: {text}", err=True)
+
+    began_s = time.monotonic()
+    with handled(stop):
+        built = build(Project.here(os.environ), folder, tell, home=home)
+    if as_json:
+        print_json({"folder": str(folder), "pages": built.pages, "made": built.made, "damaged": dict(built.damaged)})
+    else:
+        typer.echo(folder / "index.html")
+        took = f"{built.pages} pages, {built.made} of them made now, in {time.monotonic() - began_s:.1f} s"
+        typer.echo(f"site: {took}", err=True)
+        for name, why in built.damaged.items():
+            typer.echo(one_line(f"site: damaged, and listed as such: {name}: {why}"), err=True)

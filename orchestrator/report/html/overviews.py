@@ -1,0 +1,126 @@
+"""The overviews of a site: its list of benches, trends, what is compared with what, nodes over time, acceptances.
+
+Everything can be read without a script. A script only searches and sorts the list, and finds the comparison of two benches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, NodePast
+from orchestrator.analysis.history import PastCell
+from orchestrator.report.history import in_title_order, title_of
+from orchestrator.report.html.navigation import address, links_of
+from orchestrator.report.html.svg import drawing
+from orchestrator.report.html.template import fill
+from orchestrator.report.html.trend_charts import LINES, SIGNS, days, over_time
+
+__all__ = ["Site", "pages"]
+
+_SHOWN_NODES = 12
+"""Benches and failures of a node that are named, the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What overviews show. Benches and acceptances are the oldest first; ``earlier`` has for the page of each compared bench
+    those of the benches that it is compared with; ``damaged`` says by name what cannot be read, ``as_of`` is the time of it."""
+
+    benches: Sequence[BenchEntry]
+    acceptances: Sequence[AcceptanceEntry]
+    nodes: Sequence[NodePast]
+    earlier: Mapping[str, Sequence[str]]
+    damaged: Mapping[str, str]
+    as_of: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    label: str
+    cells: tuple[PastCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Trend:
+    title: str
+    unit: str
+    lines: tuple[_Line, ...]
+    charts: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def pages(site: Site, home: str = "") -> dict[str, str]:
+    """Return the text of each overview by the name of its file; ``home`` as in `links_of`."""
+    common = {
+        "site": site,
+        "links": links_of(home=home, above=""),
+        "entries": {entry.name: entry for entry in site.benches},
+        "verdicts": {entry.name: entry for entry in site.acceptances},
+    }
+    trends = _trends([cell for entry in site.benches for cell in entry.cells if cell.primary])
+    index = {entry.page: place for place, entry in enumerate(site.benches)}
+    compared = {index[page]: [index[other] for other in others] for page, others in site.earlier.items()}
+    choices = json.dumps({"pages": [address(entry.page) for entry in site.benches], "earlier": compared})
+    return {
+        "index.html": fill("index.html.j2", here="Benches", **common),
+        "trends.html": fill("trends.html.j2", here="Trends", trends=trends, colours=LINES, signs=SIGNS, **common),
+        "compare.html": fill("compare.html.j2", here="Compare", choices=choices, **common),
+        "nodes.html": fill("nodes.html.j2", here="Nodes", most=_SHOWN_NODES, **common),
+        "acceptances.html": fill("acceptances.html.j2", here="Acceptances", **common),
+    }
+
+
+def _trends(cells: Sequence[PastCell]) -> list[_Trend]:
+    """Return the trend of each series of the history, first of those with a line of two points or more, which have charts."""
+    newest = {cell.spec: cell for cell in cells}
+    titles = {spec: title_of(cell) for spec, cell in newest.items()}
+    trends = []
+    with drawing():
+        for place, title in enumerate(in_title_order(tuple(newest.values()))):
+            by_spec: dict[str, list[PastCell]] = {}
+            for cell in sorted(cells, key=lambda cell: (len(cell.shape), cell.shape)):
+                if titles[cell.spec] == title:
+                    by_spec.setdefault(cell.spec, []).append(cell)
+            labels = _labels({spec: of_spec[0].shape for spec, of_spec in by_spec.items()})
+            lines = tuple(
+                _Line(labels[spec], tuple(sorted(of_spec, key=lambda cell: (cell.created, cell.bench_id))))
+                for spec, of_spec in by_spec.items()
+            )
+            trends.append(_Trend(title, lines[0].cells[0].unit, lines, _charts(lines, title, f"t{place}")))
+    return sorted(trends, key=lambda trend: not trend.charts)
+
+
+def _charts(lines: Sequence[_Line], title: str, prefix: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return charts of the lines with several points, each with the labels of its lines."""
+    drawn = [
+        (line.label, points)
+        for line in lines
+        if len(points := [cell for cell in line.cells if cell.value is not None and days(cell.created) is not None]) > 1
+    ]
+    parts = [drawn[at : at + len(LINES)] for at in range(0, len(drawn), len(LINES))]
+    return tuple(
+        (over_time([points for _, points in part], title, f"{prefix}p{place}-"), tuple(label for label, _ in part))
+        for place, part in enumerate(parts)
+    )
+
+
+def _labels(shapes: Mapping[str, str]) -> dict[str, str]:
+    """Return a name for each spec of a series: its shape, and where several have it, the fields in which these differ."""
+    labels = {}
+    for spec, shape in shapes.items():
+        alike = [_fields(other) for other, its_shape in shapes.items() if its_shape == shape]
+        names = dict.fromkeys(name for fields in alike for name in fields)
+        differing = [name for name in names if len({json.dumps(fields.get(name)) for fields in alike}) > 1]
+        own = _fields(spec)
+        labels[spec] = " ".join([shape, *(f"{name.split('.')[-1]}={own.get(name, '(not set)')}" for name in differing)])
+    return labels
+
+
+def _fields(spec: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(spec)
+    nested = (
+        (f"{name}.{key}", part) for name, value in fields.items() if isinstance(value, dict) for key, part in value.items()
+    )
+    return {**{name: value for name, value in fields.items() if not isinstance(value, dict)}, **dict(nested)}
