@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import stat
 import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
@@ -117,15 +118,16 @@ def _payload_paths(name: str, folder: Path, place: str) -> Iterator[Found]:
 def _files_at(path: Path, name: str, place: str) -> Iterator[Found]:
     """Yield a file, or every file below a folder except Python's bytecode."""
     try:
-        if path.is_symlink():
+        mode = path.lstat().st_mode  # from Python 3.14 on, is_file and others answer no where they may not look
+        if stat.S_ISLNK(mode):
             yield _link(path, place)
         elif not _PART.match(path.name) or len(name) > _MOST_NAME:
             expected = f"up to {_MOST_NAME} letters, digits, dots, dashes and underscores, no part starting with a dot or dash"
             hint = "rename it, or move it elsewhere"
             yield ConfigError(f"expected a path of {expected}, got {name!r}", where=place, hint=hint)
-        elif path.is_file():
+        elif stat.S_ISREG(mode):
             yield name, path
-        elif not path.is_dir():
+        elif not stat.S_ISDIR(mode):
             yield ConfigError(f"expected files and folders, {path} is a pipe, socket or device", where=place)
         else:
             for child in sorted(path.iterdir()):
