@@ -23,6 +23,8 @@ __all__ = ["RankTimes", "Ranks", "SlowRank", "compared"]
 _EVEN = 0.5
 """A node is named instead of its ranks if each of them is above the others by at least this share of the node's excess."""
 
+_WORTH_OF_CONDITIONS = 0.05
+"""Share of the window with lowered clocks, or of the processors with other processes, beyond that of the other nodes."""
 _LARGEST = 700.0
 """The logarithm of a number that still fits a float."""
 
@@ -184,7 +186,7 @@ def _computing(
     member: _Member, excess: Excess, hosts: Mapping[int, str], runs: Sequence[RunResult], *, is_first: bool
 ) -> SlowRank:
     host = _home(member, hosts)
-    cause, conditions = _conditions(host, runs)
+    cause, conditions = _conditions(host, set(hosts.values()), runs)
     waits = ", which wait for it" if is_first else ""
     words = f"{_who(member, hosts)} takes {_share(excess)} longer to compute than the other ranks{waits}{conditions}"
     return SlowRank(member if isinstance(member, int) else None, host, "compute", excess, cause, words)
@@ -207,15 +209,17 @@ def _share(excess: Excess) -> str:
     return f"{excess.value:.1%} ({excess.low:.1%} to {excess.high:.1%})"
 
 
-def _conditions(host: str, runs: Sequence[RunResult]) -> tuple[str, str]:
-    """Return what slows a node, one of `SlowRank.cause`, and in words what is known of it."""
+def _conditions(host: str, hosts: Collection[str], runs: Sequence[RunResult]) -> tuple[str, str]:
+    """Return what slows a node, one of `SlowRank.cause`, and in words what is known of it. What all nodes have alike, as a
+    power limit, slows none of them more than the others."""
     found = conditions_against_others(host, [run.use for run in runs])
     of_host = on_host(host, runs)
     lowered, loads = slowed_in(of_host), loaded_in(of_host)
     known = [*found.by_others, *([] if found.by_others else loads), *lowered, *found.of_devices, *found.figures]
-    if found.by_others or (loads and not found.is_sampled):
+    of_reasons = [{name: share.most for name, share in shares.items()} for run in runs for shares in run.slowed.values()]
+    if found.by_others or loads and any(_has_more(host, hosts, run.loaded) for run in runs):
         cause, words = "others", "others take from it: "
-    elif found.of_devices or lowered:
+    elif found.of_devices or any(_has_more(host, hosts, shares) for shares in of_reasons):
         cause, words = "device", "its own devices are slower: "
     elif found.is_sampled:
         cause, words = "unknown", "nothing that was sampled tells why" + (": " if known else "")
@@ -223,3 +227,9 @@ def _conditions(host: str, runs: Sequence[RunResult]) -> tuple[str, str]:
         cause, words = "", ""
     text = words + "; ".join(known)
     return cause, f"; {text}" if text else ""
+
+
+def _has_more(host: str, hosts: Collection[str], shares: Mapping[str, float]) -> bool:
+    """Whether a node has a larger share than the median of the others, by what matters."""
+    others = [shares.get(other, 0.0) for other in hosts if other != host]
+    return bool(others) and shares.get(host, 0.0) - median(others) >= _WORTH_OF_CONDITIONS

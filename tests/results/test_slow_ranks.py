@@ -154,6 +154,18 @@ def test_what_all_nodes_have_alike_slows_none_of_them() -> None:
     assert slow.cause == "unknown" and "processors" not in slow.words
 
 
+def test_clocks_that_are_lowered_on_all_nodes_alike_are_no_cause() -> None:
+    alike = {"sw_power_cap": {host: Lowered(0.9, 0.9, 0.9) for host in FOUR}}
+    made = [sampled(replace(run, slowed=alike), "node3") for run in repeats(FOUR, {2: 0.12})]
+    (slow,) = compared(made).slow
+    assert slow.cause == "unknown" and "clocks lowered by the power limit" in slow.words
+    alone = {"sw_power_cap": {"node3": Lowered(0.9, 0.9, 0.9)}}
+    (slow,) = compared([replace(run, slowed=alone) for run in made]).slow
+    assert slow.cause == "device"
+    (slow,) = compared([replace(run, loaded=dict.fromkeys(FOUR, 0.8)) for run in made]).slow
+    assert slow.cause == "unknown"
+
+
 def test_of_a_node_that_was_not_sampled_nothing_is_said() -> None:
     (slow,) = compared(repeats(FOUR, {2: 0.12})).slow
     assert slow.cause == "" and slow.words.endswith("which wait for it")
