@@ -185,7 +185,7 @@ def described(device):
 class OfEachGpu:
     """What is read of each GPU: the values of the columns ``gpu<place>.<word>`` for each of its words."""
 
-    WORDS = ()
+    WORDS = ()  # type: tuple[str, ...]
 
     def __init__(self, devices):
         self.devices = devices
@@ -237,25 +237,18 @@ class NvidiaStates(OfEachGpu):
         ]
 
 
-class NvidiaErrors:
+class NvidiaErrors(OfEachGpu):
     """Of each GPU: errors of its memory since the driver was loaded, those that were corrected and those that were not,
     replays of PCIe, and errors of NVLink."""
 
     WORDS = ("ecc_corrected", "ecc_uncorrected", "pcie_replays", "nvlink_errors")
 
-    def __init__(self, devices):
-        self.devices = devices
-        self.columns = ["gpu%d.%s" % (place, word) for place in range(len(devices)) for word in self.WORDS]
-
-    def read(self, now):
-        """Return the counts of all GPUs."""
-        values = []
-        for device in self.devices:
-            for kind in (CORRECTED, UNCORRECTED):
-                values.append(device.ask("nvmlDeviceGetTotalEccErrors", kind, SINCE_DRIVER_LOADED, kind=ctypes.c_ulonglong))
-            values.append(device.ask("nvmlDeviceGetPcieReplayCounter"))
-            values.append(link_errors(device))
-        return values
+    def of(self, device):
+        """Return the counts of one GPU."""
+        kinds = (CORRECTED, UNCORRECTED)
+        name = "nvmlDeviceGetTotalEccErrors"
+        counts = [device.ask(name, kind, SINCE_DRIVER_LOADED, kind=ctypes.c_ulonglong) for kind in kinds]
+        return [*counts, device.ask("nvmlDeviceGetPcieReplayCounter"), link_errors(device)]
 
 
 def link_errors(device):
