@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
@@ -16,7 +17,9 @@ __all__ = ["named", "stage_of", "unfinished"]
 def named(name: str) -> AcceptanceDir | None:
     """Return the acceptance with this name or directory; None if it is the name of something else, or empty."""
     places = (Path(name), Project.here(os.environ).runs / name) if name else ()
-    return next((folder for folder in map(AcceptanceDir, places) if folder.is_one), None)
+    with suppress(OSError, ValueError):  # a name too long, or with a NUL
+        return next((folder for folder in map(AcceptanceDir, places) if folder.is_one), None)
+    return None
 
 
 def unfinished(name: str) -> AcceptanceDir | None:
@@ -37,9 +40,10 @@ def stage_of(name: str) -> Path | None:
     for an acceptance without a bench."""
     runs = Project.here(os.environ).runs
     if name and "/" not in name:
-        for acceptance in acceptances(runs):
-            if (acceptance.path / name / "bench.json").is_file():
-                return acceptance.path / name
+        with suppress(OSError, ValueError):
+            for acceptance in acceptances(runs):
+                if (acceptance.path / name / "bench.json").is_file():
+                    return acceptance.path / name
     folder = unfinished(name)
     if folder is None:
         return None
