@@ -243,8 +243,8 @@ def bench(
         selection, aside = set_aside(selection, spares)
         seed = new_seed()
         if aside and not dry_run:
-            runs = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed).planned()
-            selection = with_spares(selection, aside, runs, opened, accept_new)
+            plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
+            selection = with_spares(selection, aside, plan, opened, accept_new=accept_new, waits=bool(limits.wait_s))
         tracing = profile_of(profile) if profile else None
         decided = prepared(request, folders, selection, bench_id=bench_id, seed=seed, profile=tracing, say=say)
         if as_json or not dry_run:
