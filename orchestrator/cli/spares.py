@@ -67,7 +67,7 @@ def with_spares(
                 faults.setdefault(host.name, []).extend(against)
     fit = [host for host in spares if host.name not in faults]
     bad = [host.name for host in members if host.name in faults]
-    held = [name for name in bad if all(error.kind == "node_busy" for error in faults[name])]
+    held = [name for name in bad if any(error.kind == "node_busy" for error in faults[name])]
     unfit = [name for name in bad if name not in held]
     if len(unfit if waits else bad) > len(fit):
         raise Faults([error for errors in faults.values() for error in errors])
@@ -76,5 +76,7 @@ def with_spares(
     for note in notes:
         typer.echo(note, err=True)
     opened.spares = tuple(fit[len(places) :])
+    if len(places) < len(bad):  # what a node is like under another run is not what it will be
+        opened.facts.clear()
     chosen = tuple(places.get(host.name, host) for host in selection.hosts)
     return replace(selection, hosts=chosen, notes=(*selection.notes, *notes))

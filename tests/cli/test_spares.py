@@ -34,9 +34,10 @@ def selected(rig: FakeBench) -> Selection:
     return Selection(project, open_inventory(str(rig.source)), tuple(rig.hosts), str(rig.source), str(rig.source))
 
 
-def members(rig: FakeBench, *, waits: bool = False) -> tuple[list[str], list[str]]:
+def members(rig: FakeBench, opened: Opened | None = None, *, waits: bool = False) -> tuple[list[str], list[str]]:
     """Return the hosts of the bench, and the spares that are left."""
-    opened = Opened(rig.cluster)
+    opened = opened or Opened()
+    opened.cluster = rig.cluster
     selection = with_spares(selected(rig), rig.spares, rig.plan, opened, accept_new=False, waits=waits)
     return [host.name for host in selection.hosts], [host.name for host in opened.spares]
 
@@ -59,7 +60,9 @@ def test_a_bench_that_waits_keeps_a_held_host_for_which_no_spare_is_left(tmp_pat
     assert members(bench_in(tmp_path / "free"), waits=True) == (["a", "b"], ["c"])
     rig = bench_in(tmp_path / "held")
     rig.a.facts, rig.b.facts = HELD, UNFIT
-    assert members(rig, waits=True) == (["a", "c"], [])  # a spare mends what no waiting does
+    opened = Opened()
+    assert members(rig, opened, waits=True) == (["a", "c"], [])  # a spare mends what no waiting does
+    assert not opened.facts  # preflight looks again after waiting
     rig = bench_in(tmp_path / "unfit")
     rig.a.facts = rig.b.facts = UNFIT
     with pytest.raises(Faults, match="Read-only file system"):
