@@ -232,9 +232,10 @@ def bench(
         hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as chosen,
         Opened() as opened,
     ):
-        selection = without_suspects(chosen, with_suspects)
+        chosen = selection = without_suspects(chosen, with_suspects)
         if skip_unreachable and not dry_run:
             selection = reached(selection, accept_new, opened)
+            spares = max(0, spares - (len(chosen.hosts) - len(selection.hosts)))  # one takes the place of each that is left out
         if gate and not dry_run:
             from orchestrator.cli.accept import gated
 
