@@ -33,12 +33,13 @@ def bench_path(project: Project, name: str) -> Path:
     A directory comes first, then a name, then a label that only one bench of the project has.
     """
     from orchestrator.errors import ConfigError
+    from orchestrator.files import is_file
     from orchestrator.record.rundir import benches
 
     runs = project.runs
     folders = [path for path in (Path(name), runs / name) if _is_folder(path)]
-    if any(_is_folder(path / "bench.json", file=True) for path in folders):
-        return next(path for path in folders if _is_folder(path / "bench.json", file=True))
+    if any(is_file(path / "bench.json") for path in folders):
+        return next(path for path in folders if is_file(path / "bench.json"))
     labelled = [bench.path for bench in benches(runs) if bench.record().label == name]
     if len(labelled) > 1:
         names = ", ".join(path.name for path in labelled)
@@ -50,9 +51,9 @@ def bench_path(project: Project, name: str) -> Path:
     return (labelled or folders)[0]
 
 
-def _is_folder(path: Path, *, file: bool = False) -> bool:
+def _is_folder(path: Path) -> bool:
     try:
-        return path.is_file() if file else path.is_dir()
+        return path.is_dir()
     except (OSError, ValueError):  # a name too long, or with a NUL
         return False
 

@@ -12,7 +12,7 @@ from orchestrator.api.selection import Selection, note_references
 from orchestrator.errors import ConfigError
 from orchestrator.plan.baselines import borrowable, without
 from orchestrator.plan.bench import PORTS, Bench, PlannedRun, plan_run
-from orchestrator.plan.placement import idle
+from orchestrator.plan.placement import idle, taken
 from orchestrator.plan.render import Plan, without_secrets
 from orchestrator.plan.request import Request, planned
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.record.bench_parts import TuneRecord
     from orchestrator.record.bisect_record import BisectRecord
 
-__all__ = ["Prepared", "begun", "documents", "plans", "prepared"]
+__all__ = ["Prepared", "begun", "documents", "plans", "prepared", "remembered_interfaces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,11 @@ def _note_variables(plan: Bench, selection: Selection, say: Callable[[str], None
 
 def plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
     """Return each planned run with the files of every node, without secret values."""
-    redaction, placed = selection.inventory.redaction(), {True: _with_interfaces(selection), False: selection.hosts}
+    from orchestrator.checks.interfaces import with_interface
+
+    hosts, facts = taken(plan.cells, selection.hosts), remembered_interfaces(plan, selection)
+    placed = {True: [with_interface(host, facts.get(host.name, {})) for host in hosts], False: hosts}
+    redaction = selection.inventory.redaction()
     decided = [
         (
             run,
@@ -92,13 +96,14 @@ def plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
     return [(run, without_secrets(of_run, redaction)) for run, of_run in decided]
 
 
-def _with_interfaces(selection: Selection) -> list[Host]:
-    """Return the hosts with the interfaces that the last deploy found where the inventory names none, as preflight will."""
-    from orchestrator.checks.interfaces import with_interface, with_interfaces
+def remembered_interfaces(plan: Bench, selection: Selection) -> dict[str, dict[str, Any]]:
+    """Return what the last deploy saw of the hosts of a plan, with the interfaces that follow where the inventory names none,
+    as preflight will find them among these hosts."""
+    from orchestrator.checks.interfaces import with_interfaces
     from orchestrator.nodes.deploy import remembered_facts
 
-    facts = with_interfaces(selection.hosts, remembered_facts(selection.project.deployed, selection.hosts))
-    return [with_interface(host, facts.get(host.name, {})) for host in selection.hosts]
+    hosts, facts = taken(plan.cells, selection.hosts), remembered_facts(selection.project.deployed, selection.hosts)
+    return with_interfaces(hosts, {host.name: facts[host.name] for host in hosts if host.name in facts})
 
 
 def documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
@@ -139,9 +144,10 @@ def begun(
 
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     disk_room(root, len(plan.cells) * plan.schedule.most, len(hosts))
-    chosen, notes, job = selection.devices, selection.notes, submission(selection.project, plan.bench_id)
-    options = job.options if job else ()
     opened = opened or Opened()
+    chosen = replace(selection, hosts=(*selection.hosts, *opened.spares)).devices
+    notes, job = selection.notes, submission(selection.project, plan.bench_id)
+    options = job.options if job else ()
     record = bench_record(
         plan,
         origins,
@@ -158,7 +164,11 @@ def begun(
         opened.spares,
     )
     bench = BenchDir.create(root, record.as_dict())
-    facts = {name: {host.name: of_host[host.name] for host in hosts} for name, of_host in opened.facts.items()}
+    facts = {
+        name: {host.name: of_host[host.name] for host in hosts}
+        for name, of_host in opened.facts.items()
+        if all(host.name in of_host for host in hosts)
+    }
     return Controller.begin(
         bench,
         plan,

@@ -16,7 +16,7 @@ from orchestrator.inventory import Host
 from orchestrator.inventory.values import INTERFACE
 from orchestrator.inventory.versions import number
 
-__all__ = ["with_interface", "with_interfaces"]
+__all__ = ["route_interfaces", "with_interface", "with_interfaces"]
 
 _NEVER = ("lo", "docker")
 _VIRTUAL = ("veth", "br-", "virbr", "cali", "cni", "flannel", "tap", "tun")
@@ -88,6 +88,13 @@ def _chosen(hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]) -> di
     }
 
 
+def route_interfaces(facts: Mapping[str, Any]) -> list[str]:
+    """Return the interfaces through which a node sends to others, sorted; a node whose address it cannot resolve or has no
+    route to, says nothing."""
+    routes = facts.get("routes")
+    return sorted({str(name) for name in routes.values() if name}) if isinstance(routes, Mapping) else []
+
+
 def _is_local(facts: Mapping[str, Any]) -> bool:
     route = facts.get("route")
     return isinstance(route, Mapping) and bool(route.get("local"))
@@ -118,9 +125,8 @@ def _usable(host: Host, facts: Mapping[str, Any]) -> dict[str, _Interface]:
 def _routed(host: Host, facts: Mapping[str, Any], usable: Mapping[str, _Interface]) -> _Interface | None:
     """Return the interface through which the kernel sends to all other nodes; None if there are several, or it may not be
     used."""
-    routes = facts.get("routes")
-    names = {str(name) for name in routes.values()} if isinstance(routes, Mapping) else set()
-    name = str(host.vars.get("interface") or (names.pop() if len(names) == 1 else ""))
+    names = route_interfaces(facts)
+    name = str(host.vars.get("interface") or (names[0] if len(names) == 1 else ""))
     return usable.get(name)
 
 

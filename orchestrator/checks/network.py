@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.interfaces import route_interfaces
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
 
@@ -51,10 +52,9 @@ def _interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
 
 def _found_interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
     """Return which interface was found where the inventory names none, and why; a warning where no single one leads to all."""
-    state, routes = facts.get("interface"), facts.get("routes")
+    state, names = facts.get("interface"), route_interfaces(facts)
     if isinstance(state, Mapping) and "why" in state:
         return ok(host.name, "interface", f"{state['name']} {state['state']}, {_state(state)}: {state['why']}")
-    names = sorted({str(name) for name in routes.values()}) if isinstance(routes, Mapping) else []
     if len(names) < 2:
         return None
     hint = "name it with vars.interface, or use addresses in one network for all hosts"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
+from orchestrator.files import is_file
 from orchestrator.record import Project
 from orchestrator.record.acceptance import AcceptanceDir, acceptances
 from orchestrator.record.rundir import bench_folders
@@ -17,9 +17,7 @@ __all__ = ["named", "stage_of", "unfinished"]
 def named(name: str) -> AcceptanceDir | None:
     """Return the acceptance with this name or directory; None if it is the name of something else, or empty."""
     places = (Path(name), Project.here(os.environ).runs / name) if name else ()
-    with suppress(OSError, ValueError):  # a name too long, or with a NUL
-        return next((folder for folder in map(AcceptanceDir, places) if folder.is_one), None)
-    return None
+    return next((folder for folder in map(AcceptanceDir, places) if folder.is_one), None)
 
 
 def unfinished(name: str) -> AcceptanceDir | None:
@@ -40,10 +38,9 @@ def stage_of(name: str) -> Path | None:
     for an acceptance without a bench."""
     runs = Project.here(os.environ).runs
     if name and "/" not in name:
-        with suppress(OSError, ValueError):
-            for acceptance in acceptances(runs):
-                if (acceptance.path / name / "bench.json").is_file():
-                    return acceptance.path / name
+        for acceptance in acceptances(runs):
+            if is_file(acceptance.path / name / "bench.json"):
+                return acceptance.path / name
     folder = unfinished(name)
     if folder is None:
         return None

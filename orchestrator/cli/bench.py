@@ -232,9 +232,10 @@ def bench(
         hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as chosen,
         Opened() as opened,
     ):
-        selection = without_suspects(chosen, with_suspects)
+        chosen = selection = without_suspects(chosen, with_suspects)
         if skip_unreachable and not dry_run:
             selection = reached(selection, accept_new, opened)
+            spares = max(0, spares - (len(chosen.hosts) - len(selection.hosts)))  # one takes the place of each that is left out
         if gate and not dry_run:
             from orchestrator.cli.accept import gated
 
@@ -243,8 +244,8 @@ def bench(
         selection, aside = set_aside(selection, spares)
         seed = new_seed()
         if aside and not dry_run:
-            runs = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed).planned()
-            selection = with_spares(selection, aside, runs, opened, accept_new)
+            plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
+            selection = with_spares(selection, aside, plan, opened, accept_new=accept_new, waits=bool(limits.wait_s))
         tracing = profile_of(profile) if profile else None
         decided = prepared(request, folders, selection, bench_id=bench_id, seed=seed, profile=tracing, say=say)
         if as_json or not dry_run:

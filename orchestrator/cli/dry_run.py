@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from orchestrator.api.prepare import documents, plans
+from orchestrator.api.prepare import documents, plans, remembered_interfaces
 from orchestrator.api.selection import Selection
-from orchestrator.checks.interfaces import with_interfaces
 from orchestrator.cli.options import print_json
 from orchestrator.controller.earlier import earlier_times
 from orchestrator.controller.stopping import plan_words
 from orchestrator.inventory import fold
-from orchestrator.nodes.deploy import remembered_facts
 from orchestrator.plan.bench import PORTS, Bench
 from orchestrator.plan.placement import taken
 from orchestrator.plan.render import folded
@@ -23,7 +21,7 @@ def _interfaces_said(plan: Bench, selection: Selection) -> list[str]:
     hosts = [host for host in taken(plan.cells, selection.hosts) if not host.vars.get("interface")]
     if not hosts or not any(spec.nodes > 1 for spec in plan.cells):
         return []
-    facts = with_interfaces(selection.hosts, remembered_facts(selection.project.deployed, selection.hosts))
+    facts = remembered_interfaces(plan, selection)
     by_text: dict[str, list[str]] = {}
     for host in hosts:
         interface = facts.get(host.name, {}).get("interface") or {}

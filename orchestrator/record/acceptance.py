@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.files import PROJECT_HINT, failures, make_folder, sync_directory
+from orchestrator.files import PROJECT_HINT, failures, is_file, make_folder, sync_directory
 from orchestrator.record.bench_parts import names, text, texts
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import check_name, damaged, read_state, write_state
@@ -111,7 +111,7 @@ class AcceptanceDir:
     @property
     def is_one(self) -> bool:
         """Whether the folder is that of an acceptance."""
-        return (self.path / _RECORD).is_file()
+        return is_file(self.path / _RECORD)
 
     def record(self) -> AcceptanceRecord:
         """Return what is planned and done. Raises DataError (state_damaged)."""

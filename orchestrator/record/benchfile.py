@@ -232,7 +232,7 @@ def bench_record(
         skipped=plan.skipped,
         expect=plan.expect,
         profile=plan.profile,
-        devices={host.name: devices[host.name] for host in hosts if devices and host.name in devices},
+        devices={host.name: devices[host.name] for host in (*hosts, *spares) if devices and host.name in devices},
         notes=tuple(notes),
         job=tuple(job),
         spares=tuple(host.name for host in spares),

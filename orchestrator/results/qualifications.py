@@ -19,7 +19,7 @@ from orchestrator.results.numbers.drift import Drift, Estimate, typical_value
 from orchestrator.results.numbers.intervals import plain_interval
 from orchestrator.results.numbers.physics import Measured, findings
 from orchestrator.results.numbers.throughput import mean, spread
-from orchestrator.results.repeats import equal_repeats, on_other_hosts, repeats_apart, slower_than_wider
+from orchestrator.results.repeats import equal_repeats, on_other_hosts, over_other_interfaces, repeats_apart, slower_than_wider
 from orchestrator.results.said import doubts_about
 from orchestrator.results.telemetry.doubts import doubts_from
 
@@ -53,7 +53,7 @@ def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[str], typi
     elif values and spread(values) > WIDE_SPREAD:
         notes.append(f"repeats spread over more than {WIDE_SPREAD:.0%} of the median")
     notes += equal_repeats(cell.good)
-    notes += on_other_hosts(cell.good)
+    notes += [*on_other_hosts(cell.good), *over_other_interfaces(cell.good)]
     notes += doubts
     notes += doubts_about([figure for run in cell.with_number for figure in run.said if figure.metric == cell.metric.name])
     if base and base.key(*SHAPE) != cell.key(*SHAPE):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from orchestrator.inventory import fold
 from orchestrator.results.cells import Cell
@@ -12,7 +12,7 @@ from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
 
-__all__ = ["equal_repeats", "on_other_hosts", "repeats_apart", "slower_than_wider"]
+__all__ = ["equal_repeats", "on_other_hosts", "over_other_interfaces", "repeats_apart", "slower_than_wider"]
 
 _BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8}
 _DIGESTS = (
@@ -74,3 +74,20 @@ def on_other_hosts(runs: Sequence[RunResult]) -> list[str]:
             repeats.setdefault(tuple(sorted(run.facts)), []).append(run.repeat)
     places = [f"{', '.join(map(str, sorted(of_hosts)))} on {fold(hosts)}" for hosts, of_hosts in repeats.items()]
     return [f"repeats ran on different hosts: {'; '.join(places)}"] if len(places) > 1 else []
+
+
+def over_other_interfaces(runs: Sequence[RunResult]) -> list[str]:
+    """Return a text for the hosts on which repeats of several nodes were given different interfaces, where the inventory names
+    none and preflight finds one: after a spare has come, or before and after a bench was resumed."""
+    repeats: dict[str, dict[str, list[int]]] = {}
+    for run in runs:
+        for host, facts in run.facts.items() if run.spec and run.spec.nodes > 1 else ():
+            found = facts.get("interface") if isinstance(facts, Mapping) else None
+            name = str(found.get("name", "")) if isinstance(found, Mapping) else ""
+            repeats.setdefault(host, {}).setdefault(f"over {name}" if name else "with none found", []).append(run.repeat)
+    hosts: dict[str, list[str]] = {}
+    for host, by_way in repeats.items():
+        if len(by_way) > 1:
+            words = "; ".join(f"{', '.join(map(str, sorted(numbers)))} {how}" for how, numbers in by_way.items())
+            hosts.setdefault(words, []).append(host)
+    return [f"repeats ran over different interfaces on {fold(sorted(names))}: {words}" for words, names in hosts.items()]

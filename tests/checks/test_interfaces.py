@@ -108,6 +108,14 @@ def test_routes_through_two_interfaces_are_a_warning_unless_one_network_is_share
     assert check.found == "the other nodes are reached through eth0, eth1"
 
 
+def test_a_node_whose_address_another_cannot_resolve_is_no_route_and_leaves_the_others_to_decide() -> None:
+    facts = seen("eth0 10.11.0")
+    facts["n2"]["routes"]["10.11.0.4"] = None
+    assert chosen(facts) == {host.name: ("eth0", "the route to the other nodes") for host in HOSTS}
+    facts["n3"]["networks"] = []
+    assert [check.name for check in network_checks(HOSTS[0], with_interfaces(HOSTS, facts)["n2"])] == ["route"]
+
+
 def test_an_interface_of_the_inventory_stays_and_decides_for_the_others_too() -> None:
     hosts = [Host("n2", "10.11.0.2", gpus=0, vars={"interface": "ib0"}), *HOSTS[1:]]
     facts = seen("eth0 10.11.0", "ib0 10.12.0", mbit={"eth0": 25_000, "ib0": 10_000})

@@ -154,6 +154,8 @@ def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_
     assert find_bench("a1-small").path == folder.path / "a1-small.bench" == find_bench("a1-small.bench").path
     with pytest.raises(ConfigError, match="no bench yet"):
         find_bench("")
+    with pytest.raises(ConfigError, match="no bench 'xxx"):
+        find_bench("x" * 5000)
     folder.change(lambda record: replace(record, over={"checks": ""}))
     assert find_bench("").path == folder.path / "a1-small.bench"
     refused = CliRunner().invoke(program(), ["rm", "-y", "a1-small"])

@@ -40,14 +40,19 @@ def test_spares_replace_hosts_that_are_unreachable_unfit_or_held(controller: Con
     (manifest,) = controller.project.glob("runs/*/*/manifest.json")
     assert [slot["host"] for slot in json.loads(manifest.read_text())["placement"]["slots"]] == ["node3", "node4", "node2"]
 
+    skipped = controller.orch("bench", *QUICK, *words, "-x", "node1", "--spares", "1", "--nodes", "3", "--skip-unreachable")
+    assert skipped.code == 0 and "left out, because unreachable: gone" in skipped.err, skipped
+    assert [slot["host"] for slot in controller.manifest()["placement"]["slots"]] == ["node2", "node3", "node4"]
+
     few = controller.orch("bench", *QUICK, *words, "--spares", "1", "--nodes", "4")
     assert few.code != 0 and re.search(f"orch: gone: {reason}", few.err) and "node1: " in few.err, few
 
     process = controller.start("bench", *LONG, "--nodes", "1", "--gpus", "1")
     status = "held     node1  by run"
     judge.wait_for(lambda: status in controller.orch("status").out, 30, "no run holds the first node")
-    held = controller.orch("bench", *QUICK, "--gpus", "1", "--spares", "1", "--nodes", "1", "-x", "node[2-3]")
+    held = controller.orch("bench", *QUICK, "--gpus", "1", "--spares", "1", "--nodes", "1", "-x", "node2", "-v")
     assert held.code == 0 and "spare node4 in place of node1: another run holds this node: " in held.err, held
+    assert "node3: connecting" not in held.err, held  # no configuration uses it
     process.terminate()
     assert controller.end(process, 60).code == 143
 

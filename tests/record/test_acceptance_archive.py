@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +70,7 @@ def test_facts_of_a_forged_archive_are_refused_with_what_was_expected(content: d
 
 
 def test_a_verdict_that_is_changed_with_all_its_digests_is_refused(sealed: tuple[Path, Archive], tmp_path: Path) -> None:
-    with tarfile.open(sealed[0]) as tar:
-        tar.extractall(tmp_path)
+    subprocess.run(["tar", "-xf", sealed[0], "-C", tmp_path], check=True)
     (unpacked,) = tmp_path.iterdir()
     assert verify(unpacked, contents).seal == sealed[1].seal
     record = json.loads((unpacked / "archive.json").read_text())
