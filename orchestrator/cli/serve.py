@@ -149,6 +149,7 @@ class Builder:
         self._project = project
         self._lock = threading.Lock()
         self._process: Popen[str] | None = None
+        self._listener: threading.Thread | None = None
         self._said: deque[str] = deque(maxlen=3)
         self._began_s = self._ended_s = self._took_s = 0.0
         self._is_over = False
@@ -156,7 +157,7 @@ class Builder:
     def wanted(self) -> str:
         """Start a build if the last one is some time ago; return what is being done, in words, empty if nothing is."""
         with self._lock:
-            if self._process and self._process.poll() is None:
+            if self._listener and self._listener.is_alive():
                 return f"The site is being made: {self._said[-1] if self._said else 'reading the benches'}"
             failed = self._process.returncode if self._process else 0
             rest_s = max(_BETWEEN_S, self._took_s / _SHARE)
@@ -187,7 +188,8 @@ class Builder:
         )
         with suppress(OSError):  # a bench may be run by this machine
             os.setpriority(os.PRIO_PROCESS, self._process.pid, 10)
-        threading.Thread(target=self._listen, args=(self._process,), name="site", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(self._process,), name="site", daemon=True)
+        self._listener.start()
 
     def _listen(self, process: Popen[str]) -> None:
         from orchestrator.report.text import one_line
@@ -203,7 +205,8 @@ class Builder:
         """End a build that is under way; the site stays as it was."""
         from subprocess import TimeoutExpired
 
-        self._is_over = True
+        with self._lock:  # whoever is about to start one has started it, or sees that it is over
+            self._is_over = True
         if self._process and self._process.poll() is None:
             self._process.terminate()
             try:

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from orchestrator.record.rundir import BenchDir
 __all__ = ["Holder", "Ownership", "holder", "owned"]
 
 _FILE = "owner.lock"
+_TRIES, _BETWEEN_S = 5, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,7 @@ def take(bench: BenchDir | AcceptanceDir) -> Ownership:
     path = bench.path / _FILE
     with failures(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not _locked(handle):
         os.close(handle)
         who, what = _read(path), "bench" if isinstance(bench, BenchDir) else "acceptance"
         raise RunError(
@@ -85,7 +85,7 @@ def take(bench: BenchDir | AcceptanceDir) -> Ownership:
             kind="run_in_use",
             where=str(bench.path),
             hint="orch attach shows it; orch cancel stops it",
-        ) from None
+        )
     ownership = Ownership(handle, path)
     try:
         ownership.sign()
@@ -93,6 +93,17 @@ def take(bench: BenchDir | AcceptanceDir) -> Ownership:
         ownership.release()
         raise
     return ownership
+
+
+def _locked(handle: int) -> bool:
+    """Lock a file for this process alone. Return False if another has it for longer than `holder` does, which only asks."""
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            time.sleep(_BETWEEN_S)
+    return False
 
 
 @contextmanager

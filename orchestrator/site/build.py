@@ -79,7 +79,7 @@ def build(project: Project, target: Path, tell: Callable[[str], None] = lambda _
     ``home``: where the links of its front page to the page above it lead, as that of `orch serve`. Damaged benches raise
     nothing. Raises OrchError as `checked` and `staging` do.
     """
-    path, key = checked(target), _renderer()
+    path, key = checked(target), _renderer(home)
     before = _state(path, key)
     runs = project.runs
     names = bench_names(runs)
@@ -192,11 +192,11 @@ def _damaged(state: State) -> dict[str, str]:
     return reasons | {name: entry.damaged for name, entry in state.acceptances.items() if entry.damaged}
 
 
-def _renderer() -> str:
-    """Return a digest of what makes pages: another version makes all of them anew."""
+def _renderer(home: str) -> str:
+    """Return a digest of what makes pages: another version, or another link to the page above, makes all of them anew."""
     folder = files("orchestrator.report.html")
     sources = sorted((entry.name, entry.read_bytes()) for entry in folder.iterdir() if entry.is_file())
-    digest = hashlib.sha256(f"{SCHEMA} {__version__}".encode())
+    digest = hashlib.sha256(f"{SCHEMA} {__version__} {home}".encode())
     for name, data in sources:
         digest.update(name.encode() + b"\0" + data)
     return digest.hexdigest()

@@ -49,7 +49,7 @@ class ComparisonJob:
 
 
 def comparison_jobs(runs: Path, benches: Sequence[BenchEntry], folder: Path, home: str) -> Iterator[ComparisonJob]:
-    """Yield the comparison of each bench that measured what an earlier one did, or what differs from it in one choice.
+    """Yield the comparison of each bench with earlier ones that measured the same, or differ in what was changed for all.
 
     ``benches`` are the oldest first.
     """

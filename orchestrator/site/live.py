@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.analysis.catalogue import page_name
 from orchestrator.errors import DataError, OrchError
 from orchestrator.logs.parse import parse
 from orchestrator.plan import RunSpec
@@ -102,6 +103,11 @@ class LiveBench:
     runs: tuple[RunResult, ...]
     progress: str
     notes: tuple[str, ...]
+
+    @property
+    def page(self) -> str:
+        """The name of its page in the site, without extension."""
+        return page_name(self.name)
 
 
 class Live:

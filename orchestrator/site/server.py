@@ -13,22 +13,25 @@ import re
 import socket
 import stat
 import sys
+import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 from orchestrator.errors import OrchError, traced
 from orchestrator.report.html.template import fill
 from orchestrator.site.live import Live
 
-__all__ = ["Pages", "Server"]
+__all__ = ["MOST_OPEN", "Pages", "Server"]
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _MOST_PAGE_BYTES = 256 << 20
 _IDLE_S = 15.0
+MOST_OPEN = 64
+"""Connections at a time. Others are closed: whoever opens many takes no files and threads from the rest of the process."""
 _ONLY_READING = "Only GET and HEAD are answered: nothing can be changed here."
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -61,7 +64,7 @@ class Pages:
         kind, _, name = path.partition("/")
         if kind == "live" and name:
             return self._live(name, query.get("log", [""])[0])
-        if kind == "site":
+        if path.startswith("site/"):
             return self._file(name)
         return _refusal(HTTPStatus.NOT_FOUND, "There is no such page.", "../" * path.count("/"))
 
@@ -131,9 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or not _HOST.fullmatch(hosts[0].strip()):
             return (*_refusal(HTTPStatus.FORBIDDEN, "The Host of this request is not this machine.", ""), {})
-        address = urlsplit(self.path)
-        query = parse_qs(address.query)
-        given, slash, path = address.path.removeprefix("/").partition("/")
+        address, _, question = self.path.partition("?")
+        query = parse_qs(question)
+        given, slash, path = address.removeprefix("/").partition("/")
         by_query = query.get("token", [""])[0]
         if not given and self.server.is_token(by_query):
             return HTTPStatus.FOUND, b"", {"Location": f"/{self.server.token}/"}
@@ -177,12 +180,31 @@ class Server(ThreadingHTTPServer):
         self.pages = pages
         self._tell = tell
         self._told: set[str] = set()
+        self._places = threading.BoundedSemaphore(MOST_OPEN)
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
     def address(self) -> str:
         """The address of the front page, with the token."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.token}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, or close it if too many are open."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, and give its place back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
     def is_token(self, given: str) -> bool:
         """Return True for the token; how long that takes says nothing of it."""

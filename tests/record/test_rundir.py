@@ -273,6 +273,16 @@ def test_no_space_for_the_record_of_an_owner_is_said_with_its_path(
     take(bench).release()
 
 
+def test_whoever_only_asks_who_runs_a_bench_keeps_no_controller_from_it(bench: BenchDir) -> None:
+    take(bench).release()
+    asking = os.open(bench.path / "owner.lock", os.O_RDWR)
+    fcntl.flock(asking, fcntl.LOCK_SH)  # as `holder` does, for a moment
+    end = threading.Timer(0.02, os.close, (asking,))
+    end.start()
+    take(bench).release()
+    end.join()
+
+
 def test_a_full_disk_is_named_with_what_is_needed_and_free(small_disk: Path) -> None:
     bench = BenchDir.create(small_disk, BENCH)
     with pytest.raises(DataError, match=r"100\d\d\d bytes needed, \d+ free") as caught:

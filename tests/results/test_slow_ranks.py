@@ -146,6 +146,14 @@ def test_what_others_take_from_a_node_is_told_from_what_its_devices_do(changes: 
     assert slow.words.partition("which wait for it; ")[2] == words
 
 
+def test_of_the_errors_of_several_runs_those_of_the_worst_run_are_told() -> None:
+    counts = (2, 12, 1)
+    made = [
+        sampled(run, "node3", link_errors={"eth0": count}) for run, count in zip(repeats(FOUR, {2: 0.12}), counts, strict=True)
+    ]
+    assert "errors of link eth0 (12);" in compared(made).slow[0].words
+
+
 def test_what_all_nodes_have_alike_slows_none_of_them() -> None:
     alike = [sampled(run, "node3") for run in repeats(FOUR, {2: 0.12})]
     (use,) = {run.use.seconds: run.use for run in alike if run.use}.values()

@@ -159,6 +159,14 @@ def test_only_pages_whose_evidence_has_changed_are_made_again(project: Project) 
     assert dead_links(site) == []
 
 
+def test_pages_with_another_page_above_the_site_are_made_anew(project: Project) -> None:
+    site, first = built(project)
+    assert build(project, site, home="../").made == first.made
+    assert all("../../" in page.links for name, page in pages_of(site).items() if "/" in name)
+    built(project)
+    assert dead_links(site) == []
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"schema": 1}', b"\xff" * 50])
 def test_a_site_whose_state_is_damaged_is_made_anew(project: Project, content: bytes) -> None:
     site, first = built(project)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from orchestrator.record import BenchDir
 from orchestrator.record.journal import Event
 from orchestrator.record.ownership import owned
 from orchestrator.report.html.template import fill
+from orchestrator.results import NEVER_RUN
 from orchestrator.site.live import LOG_BYTES, SHORT_BYTES, Live, LiveBench, Seen, Watched
 from tests.support.benches import bench
 from tests.support.run_folders import manifest, step_lines
@@ -62,6 +64,13 @@ def test_a_run_that_is_under_way_is_shown_by_what_its_nodes_say(under_way: Bench
     assert asked[0].logs == {"node1": ("rank-0.out", LOG_BYTES), "node2": ("rank-2.out", SHORT_BYTES)}
     text = page(shown)
     assert "\x1b" not in text and "[2J[2/3] a-2 �" in text and text.count("<polyline") == 1
+
+
+def test_a_run_that_was_not_started_is_to_come_only_while_a_controller_runs_its_bench(under_way: BenchDir) -> None:
+    with owned(under_way):
+        shown = Live(under_way.path.parent, lambda _: {}).bench("a")
+    last = replace(shown, runs=(*shown.runs, replace(shown.runs[1], run_id="a-3", state=NEVER_RUN)))
+    assert "<td>to come</td>" in page(last) and "<td>never run</td>" in page(replace(last, is_held=False))
 
 
 def test_another_log_can_be_chosen_and_one_that_is_not_there_is_not(under_way: BenchDir) -> None:

@@ -6,12 +6,14 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from orchestrator.site.live import Live
-from orchestrator.site.server import Pages, Server
+from orchestrator.site.server import MOST_OPEN, Pages, Server
+from tests.support import judge
 from tests.support.benches import bench
 
 TOKEN = "t0ken_-x"
@@ -119,8 +121,8 @@ def test_it_listens_on_loopback_alone_and_headers_keep_pages_to_themselves(serve
     [
         "../secret.html", "site/../secret.html", "site/..%2fsecret.html", "site/%2e%2e/secret.html", "site/link.html",
         "site/orch-site.json", "site//etc/passwd.html", "site/benches", "site/\\..\\x.html", "site/%00.html", "site/.x.html",
-        "live/../a", "live/..", "live/acceptance", "live/acceptance/../a", "live/%2e%2e/%2e%2e/etc", "live/a/a-1", "nothing",
-        f"live/{'x' * 3000}", f"site/{'x' * 3000}.html",
+        "site", "live/../a", "live/..", "live/acceptance", "live/acceptance/../a", "live/%2e%2e/%2e%2e/etc", "live/a/a-1",
+        "nothing", f"live/{'x' * 3000}", f"site/{'x' * 3000}.html",
     ],
 )  # fmt: skip
 def test_no_address_leads_out_of_the_site_and_the_benches(served: Asked, path: str) -> None:
@@ -165,3 +167,26 @@ def test_what_is_no_request_is_refused_and_a_silent_one_holds_up_nobody(served: 
             assert b" 431 " in odd.recv(4096).split(b"\r\n")[0]
         assert served.ask(f"/{TOKEN}/")[0] == 200
         silent.close()
+
+
+@pytest.mark.parametrize("target", ["http://[evil]/", "http://[", "//[::x]/?token=x", "/?" + "&" * 3000, "?", "\xff[", "*"])
+def test_an_address_that_is_none_is_refused_and_told_to_nobody(served: Asked, target: str) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as odd:
+        odd.sendall(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode("latin-1"))
+        assert b" 403 " in odd.recv(4096).split(b"\r\n")[0]
+
+
+def test_of_too_many_connections_those_that_come_last_are_closed_and_none_is_for_ever(served: Asked) -> None:
+    with ExitStack() as silent:
+        for _ in range(MOST_OPEN):
+            silent.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))
+        last = silent.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))
+        assert last.recv(1) == b""
+    judge.wait_for(lambda: is_answered(served), 10, "no place was given back")
+
+
+def is_answered(served: Asked) -> bool:
+    try:
+        return served.ask(f"/{TOKEN}/site/")[0] == 200
+    except OSError:
+        return False

@@ -52,8 +52,9 @@ def _profiled(run: RunDir, row: Row) -> Profiled:
         if not (run.path / "manifest.json").exists():
             missing = "its extra run was not made"
         else:
-            outcome = read_manifest(run).outcome
-            traces = with_waits(sorted(_recorded(run), key=lambda own: own.trace.rank))
+            manifest = read_manifest(run)
+            outcome = manifest.outcome
+            traces = with_waits(sorted(_recorded(run), key=lambda own: own.trace.rank), manifest.spec.options)
             if not traces:
                 missing = f"its extra run left none: {outcome.error if outcome and outcome.error else 'see its logs'}"
     except DataError as error:

@@ -8,8 +8,10 @@ still, and what is found here is the least that was waited.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from orchestrator.analysis.profile.spans import Span, common, length, united, without
 from orchestrator.analysis.profile.trace import Recorded, Trace
@@ -17,9 +19,15 @@ from orchestrator.analysis.profile.trace import Recorded, Trace
 __all__ = ["with_waits"]
 
 
-def with_waits(recordings: Sequence[Recorded]) -> list[Trace]:
+_GROUPS = ("tensor_parallel", "pipeline_parallel", "replicas")
+"""Options of trainers with which not all ranks take part in each collective, though all may have as many of them."""
+
+
+def with_waits(recordings: Sequence[Recorded], options: Mapping[str, Any] = MappingProxyType({})) -> list[Trace]:
     """Return the traces, each with its share of exposed waiting; None if there is one alone, or they differ in their
-    collectives, as where ranks are in groups of their own."""
+    collectives, or by the ``options`` of the run ranks are in groups of their own."""
+    if any(options.get(name, 1) != 1 for name in _GROUPS):
+        return [own.trace for own in recordings]
     first = recordings[0].sends if recordings else {}
     counts = {name: len(spans) for name, spans in first.items()}
     alike = all({name: len(spans) for name, spans in own.sends.items()} == counts for own in recordings)

@@ -6,7 +6,7 @@ figures are those of exactly the steps of the window, the median over the runs; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.results.numbers.throughput import WORTH, median
@@ -63,17 +63,17 @@ def _against(pairs: _Pairs, value: _Value) -> tuple[float, float | None] | None:
 
 
 def _taken(pairs: _Pairs, value: _Value, processors: int, who: str, most: str = "") -> list[str]:
-    found = _against(pairs, value)
-    if not found or processors < 1 or found[0] - (found[1] or 0.0) < _TAKEN * processors:
+    cores = _against(pairs, value)
+    if not cores or processors < 1 or cores[0] - (cores[1] or 0.0) < _TAKEN * processors:
         return []
-    return [f"{who} used {found[0]:.1f} of its {processors} processors{most}{_beside(found[1], '{:.1f}')}"]
+    return [f"{who} used {cores[0]:.1f} of its {processors} processors{most}{_beside(cores[1], '{:.1f}')}"]
 
 
 def _held(pairs: _Pairs) -> list[str]:
-    found = _against(pairs, lambda node: node.held)
-    if not found or found[0] - (found[1] or 0.0) < _TAKEN:
+    share = _against(pairs, lambda node: node.held)
+    if not share or share[0] - (share[1] or 0.0) < _TAKEN:
         return []
-    return [f"its limit of processor time (cpu.max) held it in {found[0]:.0%} of all periods{_beside(found[1], '{:.0%}')}"]
+    return [f"its limit of processor time (cpu.max) held it in {share[0]:.0%} of all periods{_beside(share[1], '{:.0%}')}"]
 
 
 def _strangers(pairs: _Pairs) -> list[str]:
@@ -88,11 +88,18 @@ def _of_devices(pairs: _Pairs) -> list[str]:
     clock = _against(pairs, _clock)
     if clock and clock[1] and clock[0] < (1 - WORTH) * clock[1]:
         texts.append(f"its clocks are {1 - clock[0] / clock[1]:.1%} lower")
-    own, others = (
-        {name: count for node in nodes for name, count in _errors(node).items()}
-        for nodes in ([node for node, _ in pairs], [node for _, rest in pairs for node in rest])
-    )
+    own = _most_errors(node for node, _ in pairs)
+    others = _most_errors(node for _, rest in pairs for node in rest)
     return texts + [f"errors of {name} ({count})" for name, count in own.items() if name not in others]
+
+
+def _most_errors(nodes: Iterable[NodeUse]) -> dict[str, int]:
+    """Return the errors of the run that had most of them, by kind."""
+    most: dict[str, int] = {}
+    for node in nodes:
+        for name, count in _errors(node).items():
+            most[name] = max(count, most.get(name, 0))
+    return most
 
 
 def _errors(node: NodeUse) -> dict[str, int]:
@@ -106,14 +113,15 @@ def _errors(node: NodeUse) -> dict[str, int]:
 def _figures(pairs: _Pairs) -> list[str]:
     """Return clocks, temperature and power of its GPUs, and the power of its processors, beside those of the others."""
     known = [
-        (found, words)
-        for value, words in ((_clock, "{:.0f} MHz"), (_hottest, "{:.0f} °C"), (_power, "{:.0f} W"))
-        if (found := _against(pairs, value))
+        (figures, words)
+        for value, words in ((_clock, "{:.0f} MHz"), (_hottest, "{:.0f} °C"), (lambda node: node.power_w, "{:.0f} W"))
+        if (figures := _against(pairs, value))
     ]
     texts = []
     if known:
         own, others = (
-            ", ".join(words.format(found[place]) for found, words in known if found[place] is not None) for place in (0, 1)
+            ", ".join(words.format(figures[place]) for figures, words in known if figures[place] is not None)
+            for place in (0, 1)
         )
         texts.append(f"its GPUs have {own}{f' (others: {others})' if others else ''}")
     if packages := _against(pairs, lambda node: node.packages_w):
@@ -128,10 +136,6 @@ def _clock(node: NodeUse) -> float | None:
 
 def _hottest(node: NodeUse) -> float | None:
     return max((gpu.celsius for gpu in node.gpus if gpu.celsius is not None), default=None)
-
-
-def _power(node: NodeUse) -> float | None:
-    return node.power_w
 
 
 def _beside(figure: float | None, form: str) -> str:

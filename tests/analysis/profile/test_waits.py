@@ -41,6 +41,13 @@ def odd(*others: Recorded) -> list[Any]:
     return [trace.waiting for trace in with_waits([rank(0, 100, (100, 180)), *others])]
 
 
+@pytest.mark.parametrize("option", ["tensor_parallel", "pipeline_parallel", "replicas"])
+def test_ranks_in_groups_of_their_own_are_not_compared_though_they_have_as_many_collectives(option: str) -> None:
+    ranks = [rank(0, 100, (100, 180)), rank(1, 150, (150, 180))]
+    assert [trace.waiting for trace in with_waits(ranks, {option: 2})] == [None, None]
+    assert [trace.waiting for trace in with_waits(ranks, {option: 1})] == pytest.approx([50 / 200, 0.0])
+
+
 def test_what_cannot_be_compared_has_no_waits() -> None:
     assert odd() == [None]
     assert odd(rank(1, 100, (100, 180), (185, 190))) == [None, None]
