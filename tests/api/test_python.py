@@ -14,7 +14,7 @@ import pytest
 
 import orchestrator
 from orchestrator.api import plan as plan_module
-from orchestrator.api.bench import contents
+from orchestrator.api.sealing import contents
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.record.archive import seal
 from tests.support import commands
