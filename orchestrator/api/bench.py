@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.api.find import find_bench
+from orchestrator.api.find import find_bench, is_file
 from orchestrator.errors import ConfigError, DataError, Faults, OrchError
 from orchestrator.extras import need
 from orchestrator.record import BenchDir, Project
@@ -111,7 +111,7 @@ def load(name: str | Path = "", *, project: str | Path | None = None) -> Bench:
     been changed. What else is damaged is in `Bench.errors`.
     """
     path = Path(name)
-    if name and path.is_file():
+    if name and is_file(path):
         return _of_archive(path)
     return of_folder(find_bench(project_of(project), str(name)))
 

@@ -71,6 +71,12 @@ def test_a_bench_is_the_same_by_path_name_label_and_archive(project: Path, monke
         orchestrator.load(archive)
 
 
+@pytest.mark.parametrize("name", ["nothing", "x" * 5000, "a\0b"])
+def test_what_names_no_bench_is_refused(project: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="no bench"):
+        orchestrator.load(name)
+
+
 def test_damaged_evidence_is_an_error_of_the_bench_and_leaves_the_others(project: Path) -> None:
     run = sorted((project / "runs" / NAME).glob("*/manifest.json"))[1]
     run.write_text("damaged")
