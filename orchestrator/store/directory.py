@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError
@@ -36,7 +37,11 @@ class DirectoryPlace:
             return {}
         with os.scandir(path) as entries:
             shown = [entry for entry in entries if entry.name[0] != "."]
-            return {entry.name: entry.stat().st_size if entry.is_file() else None for entry in shown}
+            sizes: dict[str, int | None] = {}
+            for entry in shown:
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    sizes[entry.name] = entry.stat().st_size if entry.is_file() else None
+            return sizes
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of a file."""
