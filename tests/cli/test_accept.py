@@ -123,7 +123,7 @@ def test_what_is_over_is_printed_again_and_changes_nothing(tmp_path: Path, monke
     change(tmp_path / ".orch" / "nodes.json", lambda _: states)
     before = {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
     assert {"certificate.tar", "certificate.tar.sig"} <= set(before)
-    done = CliRunner().invoke(program("resume"), ["resume", "a1-small"])
+    done = CliRunner().invoke(program(), ["resume", "a1-small"])
     assert done.exit_code == 5 and "small on node[1-3]: fail" in done.output and "certificate.tar" in done.output, done
     assert {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == before
     assert node_states(tmp_path / ".orch" / "nodes.json") == states
@@ -138,11 +138,11 @@ def test_one_process_at_a_time_goes_on_with_an_acceptance(tmp_path: Path, monkey
     folder.change(lambda record: replace(record, over={"checks": ""}, inventory=str(tmp_path / "cluster.yaml")))
     with owned(folder):
         for words in (("resume", "a1-small"), ("archive", "a1-small", "-o", str(tmp_path / "a.tar"))):
-            refused = CliRunner().invoke(program(words[0]), list(words))
+            refused = CliRunner().invoke(program(), list(words))
             assert isinstance(refused.exception, RunError), refused
             assert refused.exception.kind == "run_in_use" and "acceptance" in refused.exception.message
     (tmp_path / "cluster.yaml").write_text(f"schema: 1\nhosts:\n{lines}".replace(hosts[1].address, "10.9.9.9"))
-    moved = CliRunner().invoke(program("resume"), ["resume", "a1-small"])
+    moved = CliRunner().invoke(program(), ["resume", "a1-small"])
     assert isinstance(moved.exception, ConfigError) and "node2 has another address now" in str(moved.exception)
 
 
@@ -156,7 +156,7 @@ def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_
         find_bench("")
     folder.change(lambda record: replace(record, over={"checks": ""}))
     assert find_bench("").path == folder.path / "a1-small.bench"
-    refused = CliRunner().invoke(program("rm"), ["rm", "-y", "a1-small"])
+    refused = CliRunner().invoke(program(), ["rm", "-y", "a1-small"])
     assert isinstance(refused.exception, ConfigError) and "an acceptance goes with rm -r" in refused.exception.hint
     folder.change(lambda record: replace(record, attempts=()))
     with pytest.raises(ConfigError, match="no stage of this acceptance has begun a bench yet"):
