@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from orchestrator.api.find import is_file
 from orchestrator.errors import ConfigError
 from orchestrator.record import Project
 from orchestrator.record.acceptance import AcceptanceDir, acceptances
@@ -38,7 +39,7 @@ def stage_of(name: str) -> Path | None:
     runs = Project.here(os.environ).runs
     if name and "/" not in name:
         for acceptance in acceptances(runs):
-            if (acceptance.path / name / "bench.json").is_file():
+            if is_file(acceptance.path / name / "bench.json"):
                 return acceptance.path / name
     folder = unfinished(name)
     if folder is None:
