@@ -229,7 +229,7 @@ class Store:
         with self._temporary() as folder:
             try:
                 self.place.fetch(_MARKER, folder / _MARKER)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return False
             marker = strict_json((folder / _MARKER).read_bytes(), where, "state_damaged")
         if not isinstance(marker, dict) or marker.get("schema") != SCHEMA:

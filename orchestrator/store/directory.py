@@ -25,6 +25,7 @@ class DirectoryPlace:
 
     def make(self) -> None:
         """Make the directory, unless it exists."""
+        self._refuse_other(self._root)
         with failures(self._root, hint="make the folder above it first, or name another one", is_input=True):
             self._root.mkdir(exist_ok=True)
 
@@ -78,9 +79,15 @@ class DirectoryPlace:
     def close(self) -> None:
         """Free nothing."""
 
-    def _make_folder(self, folder: Path, mode: int) -> None:
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+    @staticmethod
+    def _refuse_other(folder: Path) -> None:
+        if folder.exists() and not folder.is_dir():
             raise ConfigError("expected a folder, found something else", kind="unsafe_path", where=str(folder))
+
+    def _make_folder(self, folder: Path, mode: int) -> None:
+        if folder.is_symlink():
+            raise ConfigError("expected a folder, found a link", kind="unsafe_path", where=str(folder))
+        self._refuse_other(folder)
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
             folder.chmod(mode)

@@ -339,6 +339,10 @@ def test_a_folder_of_other_files_becomes_no_store(project: Path) -> None:
     assert [path.name for path in (project / "docs").iterdir()] == ["mine.txt"]
     for words in (("pull", "docs"), ("history", "--from", "docs")):
         assert "expected a store, found none" in str(orch(*words).exception)
+    assert "mine.txt: expected a folder, found something else" in str(orch("push", "docs/mine.txt", "a").exception)
+    for words in (("pull", "docs/mine.txt"), ("history", "--from", "docs/mine.txt")):
+        assert "expected a store, found none" in str(orch(*words).exception)
+    assert "--from: expected a value, got an empty text" in str(orch("history", "--from", "").exception)
     (project / "docs/orch-store.json").write_text('{"schema": 2}')
     assert "a newer orch may have made it" in str(orch("pull", "docs").exception)
 
