@@ -111,6 +111,31 @@ def test_a_plan_is_that_of_the_command_which_it_names(project: Path) -> None:
     assert not list(project.glob("runs/*/events.jsonl"))
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("repeats", 0, "--repeats: expected a whole number ≥ 1, got 0"),
+        ("repeats", "x", "--repeats: expected a whole number ≥ 1, got 'x'"),
+        ("budget", 30, "--budget: expected a text, got 30"),
+        ("until_ci", 1, "--until-ci: expected a text, got 1"),
+        ("label", 5, "--label: expected a text, got 5"),
+        ("exclude", ["no1"], "--exclude: expected a text, got ['no1']"),
+        ("expect", "faster", "--expect: expected a bound such as busbw >= 350, got 'faster'"),
+        ("templates", "no/such", "no/such: expected a folder of framework folders"),
+        ("options", {"compute_ms": None}, "--set compute_ms"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_option(project: Path, option: str, value: object, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml", **{option: value})  # type: ignore[arg-type]
+    assert str(caught.value).startswith(text)
+
+
+def test_none_is_a_value_that_is_not_given(project: Path) -> None:
+    plan = orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml", dtype=None, nodes=None)  # type: ignore[arg-type]
+    assert plan.command == orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml").command
+
+
 def test_what_is_not_given_is_what_the_projects_file_says(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     (project / "orch.yaml").write_text("hosts: cluster.yaml\nnodes: 2\nrepeats: 4\nlease: 2m\nexclude: no1\naccept_new: true\n")
     with caplog.at_level(logging.INFO, "orchestrator"), pytest.raises(ConfigError, match="expected 2 hosts"):
