@@ -111,7 +111,8 @@ class BucketPlace:
             hint = "the keys need s3:ListBucket and s3:GetObject, and s3:PutObject to push"
             raise ConfigError(f"refused: {_said(error)}", kind="unsafe_path", where=where, hint=hint) from error
         except self._failures as error:
-            hint = "is the service up, and AWS_ENDPOINT_URL its address? repeat then: nothing is lost"
+            asked = "is the service up, and AWS_ENDPOINT_URL its address?" if self._can_list else "is the web server up?"
+            hint = f"{asked} repeat then: nothing is lost"
             raise DataError(f"the service fails: {_said(error)}", kind="storage_failed", where=where, hint=hint) from error
         except ValueError as error:
             hint = "AWS_ENDPOINT_URL is a URL, as https://host:9000"

@@ -227,7 +227,10 @@ def test_a_web_server_gives_and_does_not_take(tmp_path: Path, file: Path) -> Non
 def test_a_web_server_that_sends_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     monkeypatch.setattr("orchestrator.store.bucket._READ_S", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(OrchError, match="the service fails: .*imeout"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(OrchError, match="the service fails: .*imeout.*is the web server up"),
+    ):
         BucketPlace(f"http://127.0.0.1:{silent.getsockname()[1]}").fetch(NAME, tmp_path / "nothing")
 
 
