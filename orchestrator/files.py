@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError, OrchError
 
-__all__ = ["PROJECT_HINT", "failures", "make_folder", "remove_parts", "sync_directory", "write_all", "write_atomic"]
+__all__ = ["PROJECT_HINT", "failures", "is_file", "make_folder", "remove_parts", "sync_directory", "write_all", "write_atomic"]
 
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")
 PROJECT_HINT = "make it a writable folder, or set ORCH_PROJECT to one"
@@ -78,6 +78,14 @@ def write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; False also for a path that none can have, because it is too long or has a NUL."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def make_folder(path: Path, hint: str = "", *, is_input: bool = False) -> None:

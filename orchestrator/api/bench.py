@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.api.find import find_bench, is_file
+from orchestrator.api.find import find_bench
 from orchestrator.errors import ConfigError, DataError, Faults, OrchError
 from orchestrator.extras import need
+from orchestrator.files import is_file
 from orchestrator.record import BenchDir, Project
 
 if TYPE_CHECKING:

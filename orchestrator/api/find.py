@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orchestrator.record import BenchDir, Project
 
-__all__ = ["bench_path", "find_bench", "is_file", "new_bench_id", "new_seed"]
+__all__ = ["bench_path", "find_bench", "new_bench_id", "new_seed"]
 
 
 def find_bench(project: Project, name: str) -> BenchDir:
@@ -33,12 +33,13 @@ def bench_path(project: Project, name: str) -> Path:
     A directory comes first, then a name, then a label that only one bench of the project has.
     """
     from orchestrator.errors import ConfigError
+    from orchestrator.files import is_file
     from orchestrator.record.rundir import benches
 
     runs = project.runs
     folders = [path for path in (Path(name), runs / name) if _is_folder(path)]
-    if with_bench := [path for path in folders if is_file(path / "bench.json")]:
-        return with_bench[0]
+    if any(is_file(path / "bench.json") for path in folders):
+        return next(path for path in folders if is_file(path / "bench.json"))
     labelled = [bench.path for bench in benches(runs) if bench.record().label == name]
     if len(labelled) > 1:
         names = ", ".join(path.name for path in labelled)
@@ -50,18 +51,10 @@ def bench_path(project: Project, name: str) -> Path:
     return (labelled or folders)[0]
 
 
-def is_file(path: Path) -> bool:
-    """Whether a path is a file. No file has a name too long, or with a NUL."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # a name too long, or with a NUL
         return False
 
 

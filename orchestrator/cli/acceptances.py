@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from orchestrator.api.find import is_file
 from orchestrator.errors import ConfigError
 from orchestrator.record import Project
 from orchestrator.record.acceptance import AcceptanceDir, acceptances
@@ -39,7 +38,7 @@ def stage_of(name: str) -> Path | None:
     runs = Project.here(os.environ).runs
     if name and "/" not in name:
         for acceptance in acceptances(runs):
-            if is_file(acceptance.path / name / "bench.json"):
+            if (acceptance.path / name / "bench.json").is_file():
                 return acceptance.path / name
     folder = unfinished(name)
     if folder is None:

@@ -111,10 +111,7 @@ class AcceptanceDir:
     @property
     def is_one(self) -> bool:
         """Whether the folder is that of an acceptance."""
-        try:
-            return (self.path / _RECORD).is_file()
-        except (OSError, ValueError):  # a name too long, or with a NUL
-            return False
+        return (self.path / _RECORD).is_file()
 
     def record(self) -> AcceptanceRecord:
         """Return what is planned and done. Raises DataError (state_damaged)."""
