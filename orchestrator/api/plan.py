@@ -324,9 +324,9 @@ def _check_counts(**counts: object) -> None:
             raise ConfigError(f"expected a whole number ≥ 1, got {count!r}", where=f"--{name.replace('_', '-')}")
 
 
-def _several(values: str | Path | Sequence[Any]) -> list[Any]:
+def _several(values: str | Path | Sequence[Any] | None) -> list[Any]:
     """Return the values of an option that can be repeated; a text is one."""
-    return [values] if isinstance(values, (str, Path)) else list(values)
+    return [values] if isinstance(values, (str, Path)) else list(values or ())
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

@@ -132,7 +132,7 @@ def test_a_value_of_another_type_is_refused_by_its_option(project: Path, option:
 
 
 def test_none_is_a_value_that_is_not_given(project: Path) -> None:
-    plan = orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml", dtype=None, nodes=None)  # type: ignore[arg-type]
+    plan = orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml", dtype=None, expect=None)  # type: ignore[arg-type]
     assert plan.command == orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml").command
 
 
