@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.api.find import find_bench
 from orchestrator.errors import ConfigError, DataError, Faults, OrchError
 from orchestrator.extras import need
+from orchestrator.files import is_file
 from orchestrator.record import BenchDir, Project
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def load(name: str | Path = "", *, project: str | Path | None = None) -> Bench:
     been changed. What else is damaged is in `Bench.errors`.
     """
     path = Path(name)
-    if name and path.is_file():
+    if name and is_file(path):
         return _of_archive(path)
     return of_folder(find_bench(project_of(project), str(name)))
 

@@ -18,6 +18,7 @@ from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.api.prepare import Prepared, begun, documents, plans, prepared
 from orchestrator.api.progress import Progress, write
 from orchestrator.api.selection import Selection, select, without_suspects
+from orchestrator.errors import ConfigError
 from orchestrator.inventory import Redaction
 from orchestrator.plan import Limits, RunSpec
 from orchestrator.plan.folders import framework_for, open_framework
@@ -152,13 +153,15 @@ def prepare(
     others: dict[str, Any] = {
         "repeats": repeats, "until_ci": until_ci, "max_repeats": max_repeats, "budget": budget, "order": order,
         "strict": strict, "ladder": ladder or None, "baseline": baseline and None, "baseline_shape": baseline_shape or None,
-        "label": label or None, "expect": expect or None,
+        "label": label or None, "expect": _several(expect) or None,
     }  # fmt: skip
+    _check_texts(exclude=exclude, until_ci=until_ci, budget=budget, order=order, baseline_shape=baseline_shape, label=label)
+    _check_counts(repeats=repeats, max_repeats=max_repeats)
     given = {name: value for name, value in others.items() if value is not None}
     sets, variables = _assignments(options or {}), _assignments(env or {})
     of_project = project_of(project)
     found = of_project.defaults(os.environ)
-    bases = of_project.template_folders([Path(path) for path in templates], os.environ)
+    bases = of_project.template_folders([Path(path) for path in _several(templates)], os.environ)
     request = request_of(
         model,
         single=single,
@@ -303,8 +306,27 @@ def _assignments(values: Mapping[str, Values]) -> list[str]:
     return [f"{name}={','.join(quoted(as_written(value)) for value in _listed(of_name))}" for name, of_name in values.items()]
 
 
-def _listed(values: Values) -> Sequence[Any]:
+def _listed(values: Values | None) -> Sequence[Any]:
+    if values is None:
+        return []
     return [values] if isinstance(values, (str, int, float)) else values
+
+
+def _check_texts(**texts: object) -> None:
+    for name, text in texts.items():
+        if text is not None and not isinstance(text, str):
+            raise ConfigError(f"expected a text, got {text!r}", where=f"--{name.replace('_', '-')}")
+
+
+def _check_counts(**counts: object) -> None:
+    for name, count in counts.items():
+        if count is not None and (type(count) is not int or count < 1):
+            raise ConfigError(f"expected a whole number ≥ 1, got {count!r}", where=f"--{name.replace('_', '-')}")
+
+
+def _several(values: str | Path | Sequence[Any] | None) -> list[Any]:
+    """Return the values of an option that can be repeated; a text is one."""
+    return [values] if isinstance(values, (str, Path)) else list(values or ())
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

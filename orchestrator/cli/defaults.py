@@ -22,8 +22,8 @@ _OF_RUNS = (
     "wait", "wait_limit", "keep_going", "strict",
 )  # fmt: skip
 _RUNNING = ("accept", "bench", "tune", "bisect", "resume")
-# Left empty by an unset variable, as in --hosts "$PBS_NODEFILE": the machines that are used without the option are not meant.
-_NEVER_EMPTY = {"hosts", "slurm"}
+# Left empty by an unset variable, as in --hosts "$PBS_NODEFILE": what is used without the option is not meant.
+_NEVER_EMPTY = {"hosts", "slurm", "from"}
 _TIME = re.compile(r"[0-9.]+[smhd][0-9.smhd]*")
 
 
@@ -41,8 +41,8 @@ class Command(typer.core.TyperCommand):
         """Say which defaults count, and run the command."""
         found = _here() if ctx.default_map else {}
         sources = {_key(param): ctx.get_parameter_source(param.name) for param in self.params if param.name}
-        for key in _NEVER_EMPTY & set(sources):
-            if sources[key] and sources[key].name == "COMMANDLINE" and not ctx.params[key]:
+        for key, name in {_key(param): param.name for param in self.params}.items():
+            if key in _NEVER_EMPTY and (source := sources[key]) and source.name == "COMMANDLINE" and not ctx.params[name]:
                 _refuse_empty(key)
         _say({key: found[key] for key, source in sources.items() if key in found and source and source.name == "DEFAULT_MAP"})
         return super().invoke(ctx)

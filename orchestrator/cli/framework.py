@@ -169,7 +169,7 @@ def check(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="[NAME|DIR]",
+            metavar="NAME|DIR",
             autocompletion=complete.frameworks,
             help="A framework, or its folder. Default: all in templates/ of the project.",
         ),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="[NAME|PATH]",
+        metavar="NAME|PATH",
         help="A framework with published tables, a folder with published.json, or such a file. Default: all frameworks.",
     ),
 ]

@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 def rm(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="BENCH…", autocompletion=complete.benches, help="Names, labels or directories of benches."),
+        typer.Argument(metavar="BENCH", autocompletion=complete.benches, help="Names, labels or directories of benches."),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:

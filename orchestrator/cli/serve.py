@@ -41,7 +41,7 @@ def serve(
     bench: Annotated[
         str,
         typer.Argument(
-            metavar="[BENCH]",
+            metavar="BENCH",
             autocompletion=complete.benches,
             help="The bench whose page is named; default: all.",
         ),

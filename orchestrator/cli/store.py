@@ -36,7 +36,7 @@ def push(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[BENCH…]",
+            metavar="BENCH",
             autocompletion=complete.benches,
             help="Benches and acceptances by name, label or directory, and archives. Default: the latest bench.",
         ),
@@ -88,7 +88,7 @@ def pull(
     where: Where,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[BENCH…]", help="Names, labels or seals, as the list shows them. Without any: show the list."),
+        typer.Argument(metavar="BENCH", help="Names, labels or seals, as the list shows them. Without any: show the list."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into. Default: runs/ of this project.")

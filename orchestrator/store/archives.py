@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import time
@@ -14,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError
+from orchestrator.files import failures
 from orchestrator.record.archive import Archive, Contents, Unpacked, unpack
 from orchestrator.record.archive_record import Head, head_of
 from orchestrator.record.state_file import damaged
@@ -133,10 +135,13 @@ class Store:
             indexed, broken, fault = {}, [], error
         names = self.place.sizes(_ARCHIVES)
         if names is None:  # a place that does not list has what its index says
+            if fault:
+                fault.hint = "the archives cannot be listed here: the next orch push to the directory or bucket writes it anew"
+                raise fault
             rows = {
                 f"{seal}.tar": damaged(f"{self.title}/{_INDEX}", "expected the row as written, it differs") for seal in broken
             }
-            return Listing(indexed, frozenset(), rows, fault, is_indexed=True)
+            return Listing(indexed, frozenset(), rows, None, is_indexed=True)
         sizes = {
             match[1]: size for name, size in sorted(names.items()) if size is not None and (match := _SEALED.fullmatch(name))
         }
@@ -224,7 +229,7 @@ class Store:
         with self._temporary() as folder:
             try:
                 self.place.fetch(_MARKER, folder / _MARKER)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return False
             marker = strict_json((folder / _MARKER).read_bytes(), where, "state_damaged")
         if not isinstance(marker, dict) or marker.get("schema") != SCHEMA:
@@ -263,4 +268,10 @@ class Store:
     @contextmanager
     def _temporary() -> Iterator[Path]:
         with TemporaryDirectory(prefix="orch-") as folder:
-            yield Path(folder)
+            try:
+                yield Path(folder)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                with failures(Path(folder, "copy")):
+                    raise

@@ -17,14 +17,15 @@ from orchestrator.errors import ConfigError, DataError
 __all__ = ["SCHEMES", "BucketPlace"]
 
 SCHEMES = ("s3", "http", "https")
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "s3": {
-        "use_listings_cache": False,
-        "default_cache_type": "none",
-        "config_kwargs": {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 4, "mode": "standard"}},
+_CONNECT_S, _READ_S = 10, 60
+_OF_S3: dict[str, Any] = {
+    "use_listings_cache": False,
+    "default_cache_type": "none",
+    "config_kwargs": {
+        "connect_timeout": _CONNECT_S,
+        "read_timeout": _READ_S,
+        "retries": {"max_attempts": 4, "mode": "standard"},
     },
-    "http": {},
-    "https": {},
 }
 
 
@@ -37,9 +38,15 @@ class BucketPlace:
         scheme = url.partition("://")[0]
         self._can_list = scheme == "s3"
         try:
+            from aiohttp import ClientError, ClientTimeout
+            from botocore.exceptions import BotoCoreError, NoCredentialsError
             from fsspec.core import url_to_fs
 
-            self._files, self._root = url_to_fs(url, skip_instance_cache=True, **_OPTIONS[scheme])
+            # By default aiohttp gives up after five minutes, also while an archive is still arriving.
+            timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)
+            options = _OF_S3 if scheme == "s3" else {"client_kwargs": {"timeout": timeout}}
+            self._files, self._root = url_to_fs(url, skip_instance_cache=True, **options)
+            self._without_keys, self._failures = NoCredentialsError, (OSError, ClientError, BotoCoreError)
         except ImportError as error:
             hint = "install them: pip install 'orch-bench[store]'"
             raise ConfigError(f"expected fsspec and s3fs, {error}", where=url, hint=hint) from None
@@ -92,23 +99,24 @@ class BucketPlace:
 
     @contextmanager
     def _translated(self, name: str) -> Iterator[None]:
-        from aiohttp import ClientError
-        from botocore.exceptions import BotoCoreError, NoCredentialsError
-
         where = f"{self.title}/{name}".rstrip("/")
         try:
             yield
         except FileNotFoundError:
             raise
-        except NoCredentialsError as error:
+        except self._without_keys as error:
             hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
             raise ConfigError(f"expected keys of the bucket, {_said(error)}", where=self.title, hint=hint) from error
         except PermissionError as error:
             hint = "the keys need s3:ListBucket and s3:GetObject, and s3:PutObject to push"
             raise ConfigError(f"refused: {_said(error)}", kind="unsafe_path", where=where, hint=hint) from error
-        except (OSError, ClientError, BotoCoreError) as error:
-            hint = "is the service up, and AWS_ENDPOINT_URL its address? repeat then: nothing is lost"
+        except self._failures as error:
+            asked = "is the service up, and AWS_ENDPOINT_URL its address?" if self._can_list else "is the web server up?"
+            hint = f"{asked} repeat then: nothing is lost"
             raise DataError(f"the service fails: {_said(error)}", kind="storage_failed", where=where, hint=hint) from error
+        except ValueError as error:
+            hint = "AWS_ENDPOINT_URL is a URL, as https://host:9000"
+            raise ConfigError(f"expected the address of a service: {_said(error)}", where=self.title, hint=hint) from error
 
 
 def _said(error: BaseException) -> str:

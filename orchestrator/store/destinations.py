@@ -50,7 +50,11 @@ def destination(text: str) -> Destination:
         return Destination("machine", text, _folder(machine["path"], text), host, machine["user"])
     if not text.strip() or (":" in text.partition("/")[0] and not Path(text).exists()):
         raise ConfigError("expected a store", where=text or "STORE", hint=_FORMS)
-    return Destination("directory", text, str(Path(text).expanduser()))
+    try:
+        return Destination("directory", text, str(Path(text).expanduser()))
+    except RuntimeError:
+        message = f"expected the home of a user, this machine knows none of {text.partition('/')[0]}"
+        raise ConfigError(message, where=text, hint=_FORMS) from None
 
 
 def _of_url(text: str, scheme: str) -> Destination:
@@ -67,7 +71,7 @@ def _of_url(text: str, scheme: str) -> Destination:
             "machine", text, _folder(path.removeprefix("/") if path[:2] == "/~" else path, text), host, parts.username, port
         )
     if scheme in SCHEMES and host and not (parts.username or parts.query or parts.fragment):
-        title = text.rstrip("/")
+        title = f"{scheme}{text[len(scheme) :]}".rstrip("/")
         return Destination("bucket", title, title)
     # A key in a URL would be in the history of the shell, and is shown by no message.
     raise ConfigError("expected a store", where=re.sub(r"//[^/@]*@|[?#].*", "//…", text), hint=_FORMS)

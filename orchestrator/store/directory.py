@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError
@@ -24,6 +25,7 @@ class DirectoryPlace:
 
     def make(self) -> None:
         """Make the directory, unless it exists."""
+        self._refuse_other(self._root)
         with failures(self._root, hint="make the folder above it first, or name another one", is_input=True):
             self._root.mkdir(exist_ok=True)
 
@@ -36,7 +38,11 @@ class DirectoryPlace:
             return {}
         with os.scandir(path) as entries:
             shown = [entry for entry in entries if entry.name[0] != "."]
-            return {entry.name: entry.stat().st_size if entry.is_file() else None for entry in shown}
+            sizes: dict[str, int | None] = {}
+            for entry in shown:
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    sizes[entry.name] = entry.stat().st_size if entry.is_file() else None
+            return sizes
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of a file."""
@@ -73,9 +79,15 @@ class DirectoryPlace:
     def close(self) -> None:
         """Free nothing."""
 
-    def _make_folder(self, folder: Path, mode: int) -> None:
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+    @staticmethod
+    def _refuse_other(folder: Path) -> None:
+        if folder.exists() and not folder.is_dir():
             raise ConfigError("expected a folder, found something else", kind="unsafe_path", where=str(folder))
+
+    def _make_folder(self, folder: Path, mode: int) -> None:
+        if folder.is_symlink():
+            raise ConfigError("expected a folder, found a link", kind="unsafe_path", where=str(folder))
+        self._refuse_other(folder)
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
             folder.chmod(mode)

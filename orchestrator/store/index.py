@@ -85,7 +85,7 @@ def entry_of(seal: str, size_bytes: int, head: Head, where: str) -> Entry:
         runs, measured = _count(history["runs"]), _count(history["measured"])
         bench_id, created, label = (_text(history[key]) for key in ("id", "created", "label"))
         benches = {_text(name): _bench(name, entry) for name, entry in history["benches"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise damaged(where, f"history: expected valid values, {error}", "verify only what orch archive has written") from error
     return Entry(seal, size_bytes, head.files, head.orch, bench_id, created, label, runs, measured, benches)
 
@@ -120,7 +120,7 @@ def read_index(path: Path, where: str) -> tuple[dict[str, Entry], list[str]]:
             if version != SCHEMA:
                 raise damaged(where, f"expected an index of schema {SCHEMA}, got {version}", "a newer orch may have written it")
             return _entries(tables)
-    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+    except (sqlite3.Error, IndexError, OverflowError, UnicodeDecodeError) as error:  # IndexError: a table lacks a column
         raise damaged(where, f"expected an index: {error}") from error
 
 

@@ -71,6 +71,12 @@ def test_a_bench_is_the_same_by_path_name_label_and_archive(project: Path, monke
         orchestrator.load(archive)
 
 
+@pytest.mark.parametrize("name", ["nothing", "x" * 5000, "a\0b"])
+def test_what_names_no_bench_is_refused(project: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="no bench"):
+        orchestrator.load(name)
+
+
 def test_damaged_evidence_is_an_error_of_the_bench_and_leaves_the_others(project: Path) -> None:
     run = sorted((project / "runs" / NAME).glob("*/manifest.json"))[1]
     run.write_text("damaged")
@@ -103,6 +109,31 @@ def test_a_plan_is_that_of_the_command_which_it_names(project: Path) -> None:
             assert launch == same_launch
     assert all("hush-hush" not in text for files in plan.files(plan.runs[0]).values() for text in files.values())
     assert not list(project.glob("runs/*/events.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("repeats", 0, "--repeats: expected a whole number ≥ 1, got 0"),
+        ("repeats", "x", "--repeats: expected a whole number ≥ 1, got 'x'"),
+        ("budget", 30, "--budget: expected a text, got 30"),
+        ("until_ci", 1, "--until-ci: expected a text, got 1"),
+        ("label", 5, "--label: expected a text, got 5"),
+        ("exclude", ["no1"], "--exclude: expected a text, got ['no1']"),
+        ("expect", "faster", "--expect: expected a bound such as busbw >= 350, got 'faster'"),
+        ("templates", "no/such", "no/such: expected a folder of framework folders"),
+        ("options", {"compute_ms": None}, "--set compute_ms"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_option(project: Path, option: str, value: object, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml", **{option: value})  # type: ignore[arg-type]
+    assert str(caught.value).startswith(text)
+
+
+def test_none_is_a_value_that_is_not_given(project: Path) -> None:
+    plan = orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml", dtype=None, expect=None)  # type: ignore[arg-type]
+    assert plan.command == orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml").command
 
 
 def test_what_is_not_given_is_what_the_projects_file_says(project: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -223,6 +224,26 @@ def test_a_web_server_gives_and_does_not_take(tmp_path: Path, file: Path) -> Non
             place.make()
 
 
+def test_a_web_server_that_sends_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr("orchestrator.store.bucket._READ_S", 0.5)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(OrchError, match="the service fails: .*imeout.*is the web server up"),
+    ):
+        BucketPlace(f"http://127.0.0.1:{silent.getsockname()[1]}").fetch(NAME, tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("library", ["aiohttp", "botocore", "fsspec"])
+def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    for url in ("s3://team/bench", "https://host/bench"):
+        with pytest.raises(ConfigError, match=r"pip install 'orch-bench\[store\]'"):
+            BucketPlace(url)
+
+
 def test_a_service_that_cannot_be_used_says_what_to_do(
     bucket_service: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -233,6 +254,10 @@ def test_a_service_that_cannot_be_used_says_what_to_do(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(OrchError, match="the service fails: .*AWS_ENDPOINT_URL"):
         BucketPlace("s3://no-such-bucket/team").sizes("")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9")
+    with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL is a URL, as https"):
+        BucketPlace("s3://no-such-bucket/another").sizes("")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import sqlite3
@@ -173,6 +174,29 @@ def test_a_stranger_under_the_name_of_a_seal_gets_into_no_index(project: Path, t
     assert (team / "index.sqlite").read_bytes() == index
 
 
+def test_a_figure_that_no_double_holds_gets_into_no_index(project: Path, team: Path) -> None:
+    record: dict[str, Any] = {"schema": 2, "orch": "0.1.0", **contents(BenchDir(project / "runs/a"))}
+    record["history"]["benches"]["a"]["cells"][0]["value"] = 10**400
+    own = json.dumps(record).encode()
+    path = packed(project / "large.tar", {RECORD: own})
+    seal = hashlib.sha256(f"{hashlib.sha256(own).hexdigest()}  {RECORD}\n".encode()).hexdigest()
+    path.rename(team / f"archives/{seal}.tar")
+    assert f"{seal}.tar: history: expected valid values" in refusal("history", "--from", str(team))
+
+
+def test_a_full_disk_for_temporary_files_is_named(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)], capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        monkeypatch.setattr("tempfile.tempdir", str(small))
+        said = refusal("pull", str(team), "a", "-o", "out")
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert said.startswith(f"{small}/orch-") and "no space on the controller's disk" in said
+
+
 def test_the_index_is_made_again_from_the_archives(project: Path, team: Path) -> None:
     shown, index = orch("history", "--from", str(team), "--json").stdout, (team / "index.sqlite").read_bytes()
     for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(b"SQLite"), lambda path: changed(path, 100)):
@@ -193,6 +217,9 @@ def test_the_index_is_made_again_from_the_archives(project: Path, team: Path) ->
         "UPDATE cells SET qualifications = X'00'",
         "INSERT INTO cells SELECT seal, bench_id, 9, created, series, framework, model, dtype, shape, spec, metric, unit,"
         " is_primary, value, low, high, level, n, failed, qualifications, hardware, label FROM cells WHERE bench_id = 'a'",
+        "ALTER TABLE benches RENAME COLUMN damaged TO other",
+        "ALTER TABLE cells RENAME COLUMN value TO other",
+        "ALTER TABLE archives RENAME COLUMN checksum TO other",
     ],
 )
 def test_a_figure_that_was_changed_in_the_index_is_read_from_the_archive(project: Path, team: Path, statement: str) -> None:
@@ -312,6 +339,10 @@ def test_a_folder_of_other_files_becomes_no_store(project: Path) -> None:
     assert [path.name for path in (project / "docs").iterdir()] == ["mine.txt"]
     for words in (("pull", "docs"), ("history", "--from", "docs")):
         assert "expected a store, found none" in str(orch(*words).exception)
+    assert "mine.txt: expected a folder, found something else" in str(orch("push", "docs/mine.txt", "a").exception)
+    for words in (("pull", "docs/mine.txt"), ("history", "--from", "docs/mine.txt")):
+        assert "expected a store, found none" in str(orch(*words).exception)
+    assert "--from: expected a value, got an empty text" in str(orch("history", "--from", "").exception)
     (project / "docs/orch-store.json").write_text('{"schema": 2}')
     assert "a newer orch may have made it" in str(orch("pull", "docs").exception)
 

@@ -22,6 +22,7 @@ from orchestrator.store import destination
         ("ssh://me@head:2222/srv/bench", "machine", "/srv/bench", "head", "me", 2222),
         ("ssh://head/~/bench", "machine", "bench", "head", None, None),
         ("s3://team/bench/", "bucket", "s3://team/bench", "", None, None),
+        ("S3://Team/Bench", "bucket", "s3://Team/Bench", "", None, None),
         ("https://results.example.org/bench", "bucket", "https://results.example.org/bench", "", None, None),
     ],
 )
@@ -41,7 +42,7 @@ def test_a_directory_with_a_colon_is_one_if_it_exists(tmp_path: Path, monkeypatc
     [
         "", " ", "head:", "head:/", "head:~", "head:~other/x", "head:-x", "head:a\nb", "user@:/x", ":/x", "ssh://head", "ssh://head/",
         "ssh:///x", "ssh://me:secret@head/x", "ssh://head:port/x", "gs://team/x", "s3://", "s3:///x", "s3://key:secret@team/x",
-        "file://head/x", "https://[::1/x",
+        "file://head/x", "https://[::1/x", "~no-such-user/x",
     ],
 )  # fmt: skip
 def test_what_names_no_store_is_refused(text: str) -> None:
