@@ -21,7 +21,7 @@ _GONE = ("node_lost", "node_rebooted", "host_unreachable")
 def lost_hosts(hosts: Sequence[Host], error: OrchError | None, unreachable: Mapping[str, OrchError]) -> dict[str, OrchError]:
     """Return the hosts that were lost, in their order, each with the error that says so: that of a run, or of connecting.
 
-    None is returned where the identity of a host is in doubt, which is a reason to stop.
+    It is empty where the identity of a host is in doubt, which is a reason to stop.
     """
     errors = [*(error.errors if isinstance(error, Faults) else [error] if error else []), *unreachable.values()]
     if any(isinstance(fault, TransportError) and fault.is_of_identity for fault in errors):
