@@ -77,10 +77,11 @@ def lives(known):
     """Return True if the process with this identity exists. In another process namespace it has another number here."""
     if known.get("pids", "") in ("", os.readlink("/proc/self/ns/pid")):
         return os.path.exists("/proc/%d" % known["wrapper"])
-    candidates = processes() if known.get("outer") is None else {known["outer"]: (0, "", started(known["outer"]))}
-    for pid, (_, _, start) in candidates.items():
+    if known.get("outer") is not None:  # looked for once: a rank is looked at many times a second
+        return started(known["outer"]) == known["ticks"]
+    for pid, (_, _, start) in processes().items():
         if start == known["ticks"] and numbers_of(pid)[-1:] == [known["wrapper"]]:
-            known["outer"] = pid  # looked for once: a rank is looked at many times a second
+            known["outer"] = pid
             return True
     return False
 

@@ -97,6 +97,16 @@ class Line:
             if found.get("event") == event or (event == "error" and "error" in found):
                 return found
 
+    def told(self, event: str, within_s: float) -> dict[str, Any] | None:
+        """Return the next event of that name if it comes within that time, and None if it does not."""
+        deadline = time.monotonic() + within_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            if b"\n" in self.buffer.lstrip(b"\n") or select.select([self.process.stdout], [], [], left_s)[0]:
+                line = self.read_line(left_s)
+                if line.get("event") == event:
+                    return line
+        return None
+
     def close(self) -> None:
         for stream in (self.process.stdin, self.process.stdout):
             assert stream

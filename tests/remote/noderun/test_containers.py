@@ -154,12 +154,12 @@ def test_processes_with_numbers_of_their_own_are_seen_to_live_and_ended(node: Ma
     around = container(engine, pid="private", options=["--init=false"])
     text = around.script(NAME, LABELS, {}).replace("--init ", "", 1)  # which needs a package of its own
     assert "--pid host" not in text
-    line = start(node, f"#!/bin/bash\necho on\n{rank}", around)
+    # Nobody renews this run: an engine that is slow to start a container must not look like a rank that is seen as dead.
+    line = start(node, f"#!/bin/bash\necho on\n{rank}", around, lease_s=120)
     node.wait_for_log(RUN, "node.out", b"on\n")
     judge.wait_for(lambda: list((node.folder(RUN) / "ranks").glob("0.json")), 10, "no rank")
     assert json.loads((node.folder(RUN) / "ranks/0.json").read_text())["wrapper"] < 20
-    with pytest.raises(AssertionError, match="nothing within"):  # a wrapper that is seen as dead would stop the run at once
-        line.wait_for("stopping", 2.5)
+    assert line.told("stopping", 2.5) is None  # a wrapper that is seen as dead would stop the run at once
     line.order("stop", reason="test")
     assert ended(line)["container"]["left"] == [] and not sleepers()
 
