@@ -11,7 +11,7 @@ from noderun.listings import first_line, names_in
 from noderun.processes import lives, numbers_of, processes
 from noderun.records import read_record
 from noderun.sockets import connections, interfaces
-from noderun.stacks import Question, own_words, ras_status
+from noderun.stacks import Question, RasQuestion, own_words
 from noderun.stall import read_progress
 
 EXAMINE_SCHEMA = 1
@@ -55,7 +55,7 @@ def examine(directory, owned):
     words = own_words({rank: Question(directory, rank, pid) for rank, pid in ranks.items() if rank not in halted})
     before = {rank: tree_seen(tree) for rank, tree in trees.items()}
     began, counters = time.monotonic(), interfaces()
-    ras = ras_status(owned)
+    ras = RasQuestion(owned)
     time.sleep(max(0.0, began + WINDOW_S - time.monotonic()))
     entries = []
     for rank in sorted(ranks):
@@ -85,7 +85,7 @@ def examine(directory, owned):
         "ranks": entries,
         "ended": ended_ranks(directory),
         "interfaces": {name: grown_by(counters.get(name), counts) for name, counts in interfaces().items()},
-        "ras": ras,
+        "ras": ras.words(),
     }
 
 

@@ -64,13 +64,15 @@ def connections(pid):
     return sorted(found, key=lambda row: (-row[6], -row[4], -row[5]))[:MOST_CONNECTIONS]
 
 
-def listens(pids, port):
-    """Return True if one of these processes listens on a port."""
+def listens_at(pids, port):
+    """Return the address at which one of these processes listens on a port; empty if none does."""
     for pid in pids:
         own = inodes(pid)
-        if own and any(row[0] == LISTENING and row[2] == port and inode in own for inode, row in tcp_rows(pid).items()):
-            return True
-    return False
+        if own:
+            for inode, row in tcp_rows(pid).items():
+                if inode in own and row[0] == LISTENING and row[2] == port:
+                    return row[1]
+    return ""
 
 
 def interfaces():

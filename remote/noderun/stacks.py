@@ -14,7 +14,7 @@ import socket
 import time
 
 from noderun.files import read_slice
-from noderun.sockets import listens
+from noderun.sockets import listens_at
 
 STACKS_SIGNAL = int(signal.SIGRTMIN) + 14
 ANSWER_S = 1.5
@@ -23,7 +23,10 @@ MOST_STACK_BYTES = 16384
 MOST_COLLECTIVES_BYTES = 4 << 20
 KEPT_COLLECTIVES = 6
 RAS_PORT = 28028
-RAS_S = 6.0
+RAS_LEG_S = 1
+RAS_S = 4.0
+RAS_ACCEPTED = "OK\n"
+MOST_ENVIRONMENT_BYTES = 1 << 20
 
 
 class Question:
@@ -136,21 +139,48 @@ def begin_spy(pid):
         return None
 
 
-def ras_status(pids):
-    """Return what NCCL's own service says of its ranks, where one of these processes offers it on this node; else empty."""
-    if not listens(pids, RAS_PORT):
-        return ""
-    data = b""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", RAS_PORT), timeout=1.0) as connection:
-        connection.sendall(b"verbose status\n")
-        deadline = time.monotonic() + RAS_S
-        while len(data) < MOST_STACK_BYTES and time.monotonic() < deadline:
-            connection.settimeout(max(0.01, deadline - time.monotonic()))
-            block = connection.recv(4096)
-            if not block:
-                break
-            data += block
-    return data.decode("utf-8", "replace")
+class RasQuestion:
+    """What NCCL's own service was asked, if one of these processes offers it on this node (src/ras/client_support.cc of NCCL 2.24
+    and newer).
+
+    It listens where the name localhost leads to, which may be ::1, or where NCCL_RAS_ADDR says. It answers in text, and waits for
+    ranks that do not answer it as many seconds as it is told, twice.
+    """
+
+    def __init__(self, pids):
+        self.began = time.monotonic()
+        self.connection = None
+        port = ras_port(pids)
+        with contextlib.suppress(OSError):
+            address = listens_at(pids, port)
+            if address:
+                self.connection = socket.create_connection((address, port), timeout=RAS_LEG_S)
+                self.connection.sendall(b"timeout %d\nverbose status\n" % RAS_LEG_S)
+
+    def words(self):
+        """Return what it says of its ranks, as far as it has come; empty without one."""
+        if self.connection is None:
+            return ""
+        data, deadline = b"", self.began + RAS_S
+        with contextlib.suppress(OSError), self.connection:
+            while len(data) < MOST_STACK_BYTES and time.monotonic() < deadline:
+                self.connection.settimeout(max(0.01, deadline - time.monotonic()))
+                block = self.connection.recv(4096)
+                if not block:
+                    break
+                data += block
+        text = data.decode("utf-8", "replace")
+        return text[len(RAS_ACCEPTED) :] if text.startswith(RAS_ACCEPTED) else text
+
+
+def ras_port(pids):
+    """Return the port of NCCL's service, as the environment of one of these processes says."""
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError), open("/proc/%d/environ" % pid, "rb") as file:
+            for entry in file.read(MOST_ENVIRONMENT_BYTES).split(b"\0"):
+                if entry.startswith(b"NCCL_RAS_ADDR="):
+                    return int(entry.rpartition(b":")[2])
+    return RAS_PORT
 
 
 def size_of(path):
