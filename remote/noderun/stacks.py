@@ -140,11 +140,10 @@ def begin_spy(pid):
 
 
 class RasQuestion:
-    """What NCCL's own service was asked, if one of these processes offers it on this node (src/ras/client_support.cc of NCCL 2.24
-    and newer).
+    """What NCCL's own service was asked, if one of these processes offers it on this node.
 
-    It listens where the name localhost leads to, which may be ::1, or where NCCL_RAS_ADDR says. It answers in text, and waits for
-    ranks that do not answer it as many seconds as it is told, twice.
+    It listens where the name localhost leads to, which may be ::1, or where NCCL_RAS_ADDR says. It answers in text, and waits
+    for ranks that do not answer it as many seconds as it is told, twice: src/ras/client_support.cc of NCCL 2.24 and newer.
     """
 
     def __init__(self, pids):

@@ -28,7 +28,7 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @contextmanager
 def service(family: socket.AddressFamily, address: str, pause_s: float) -> Iterator[tuple[int, list[bytes]]]:
-    """Listen as NCCL does; yield the port and the orders that came. The status comes after ``pause_s``, then the line closes."""
+    """Listen as NCCL does; yield the port and the orders that came. The status comes after ``pause_s``, and is all."""
     orders: list[bytes] = []
     server = socket.socket(family)
     server.bind((address, 0))
