@@ -16,6 +16,7 @@ does not fall ends the benchmark with status 1.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import queue
 import re
@@ -51,7 +52,7 @@ LLAMA: dict[str, Any] = {"family": "llama", "vocab": 128256, "tied": "false"}
 
 @dataclass(frozen=True)
 class Cell:
-    """A shape, its tokens, and how it is run. ``together``: both programs fit on one GPU of 140 GB at once."""
+    """A shape, its tokens, and how it is run. ``gib``: of memory that both programs need on one GPU at once."""
 
     sizes: dict[str, Any]
     seq_len: int
@@ -59,7 +60,7 @@ class Cell:
     window: int = 20
     weights: str = "fp32"
     floor_compile: str = "blocks"
-    together: bool = True
+    gib: float = 0.0
 
     def flops_per_token(self) -> float:
         """Return 6 N + 12·L·d·T, see docs/metrics.md."""
@@ -74,14 +75,19 @@ GPT2_124M = {**GPT, "layers": 12, "width": 768, "heads": 12, "mlp": 3072}
 GPT2_1_5B = {**GPT, "layers": 48, "width": 1600, "heads": 25, "mlp": 6400}
 GPT_1_3B = {**GPT, "layers": 24, "width": 2048, "heads": 16, "mlp": 8192}
 LLAMA_8B = {**LLAMA, "layers": 32, "width": 4096, "heads": 32, "kv_heads": 8, "mlp": 14336}
+LLAMA_3B = {**LLAMA, "layers": 28, "width": 3072, "heads": 24, "kv_heads": 8, "mlp": 8192, "tied": "true"}
+LLAMA_SLICE = {**LLAMA_8B, "layers": 3, "vocab": 32768}
 CELLS = {
-    "gpt2-124m": Cell(GPT2_124M, 1024, 64, floor_compile="whole"),
-    "gpt2-124m-16": Cell(GPT2_124M, 1024, 16, window=40, floor_compile="whole"),
-    "gpt-1.3b": Cell(GPT_1_3B, 2048, 8),
-    "gpt-1.3b-4096": Cell(GPT_1_3B, 4096, 4),
-    "gpt2-1.5b": Cell(GPT2_1_5B, 1024, 8),
-    "gpt2-1.5b-2048": Cell(GPT2_1_5B, 2048, 4),
-    "llama3-8b": Cell(LLAMA_8B, 4096, 2, window=10, weights="bf16", together=False),
+    "gpt2-124m": Cell(GPT2_124M, 1024, 64, floor_compile="whole", gib=64),
+    "gpt2-124m-16": Cell(GPT2_124M, 1024, 16, window=40, floor_compile="whole", gib=22),
+    "gpt-1.3b": Cell(GPT_1_3B, 2048, 8, gib=93),
+    "gpt-1.3b-4096": Cell(GPT_1_3B, 4096, 4, gib=93),
+    "gpt2-1.5b": Cell(GPT2_1_5B, 1024, 8, gib=84),
+    "gpt2-1.5b-2048": Cell(GPT2_1_5B, 2048, 4, gib=84),
+    "llama3-8b": Cell(LLAMA_8B, 4096, 2, window=10, weights="bf16", gib=177),
+    "llama3-8b-1": Cell(LLAMA_8B, 4096, 1, window=12, weights="bf16", gib=149),
+    "llama3-3b": Cell(LLAMA_3B, 4096, 2, window=12, weights="bf16", gib=90),
+    "llama3-slice": Cell(LLAMA_SLICE, 4096, 2, weights="bf16", gib=25),
     "gpt-tiny": Cell({**GPT, "vocab": 500, "layers": 2, "width": 64, "heads": 4, "mlp": 256}, 64, 4),
     "llama-tiny": Cell({**LLAMA, "vocab": 512, "layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "mlp": 192}, 64, 4),
 }
@@ -292,10 +298,11 @@ def main() -> None:
     names = asked.cells.split(",")
     if unknown := [name for name in names if name not in CELLS]:
         sys.exit(f"--cells: expected some of {', '.join(CELLS)}, got {', '.join(unknown)}")
-    device = "cpu"
+    device, gib = "cpu", math.inf
     if asked.device == "cuda":
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        device = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+        first = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        device, gib = first.rpartition(", ")[0], float(first.rpartition(", ")[2]) / 1024
     peak = asked.peak_tflops or next((value for name, value in PEAK_TFLOPS.items() if name in device), 0.0)
     for name in names:
         cell, began = CELLS[name], time.monotonic()
@@ -303,7 +310,7 @@ def main() -> None:
         print(f"{name}: {device}, {asked.gpus} at once, {asked.dtype}, weights {cell.weights}, {cell.seq_len} tokens, ", end="")
         print(f"micro-batch {cell.batch_size}, windows of {window} steps", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            take_turns = cell.together and asked.gpus == 1
+            take_turns = cell.gib <= gib and asked.gpus == 1
             means, memory = (together if take_turns else apart)(cell, asked, window, Path(folder))
         said(name, cell, means, memory, peak)
         print(f"  {time.monotonic() - began:.0f} s", flush=True)
