@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 import torch
 from torch import nn
@@ -60,15 +60,14 @@ class _Early(torch.autograd.Function):
         return of_hidden, of_weight, None, None
 
 
-def loss_function(chunks: int, compiled: bool, share: float) -> Loss:
+def loss_function(chunks: int, options: Mapping[str, Any] | None, share: float) -> Loss:
     """Return the function from hidden states, the output layer and targets to the mean loss, times ``share``.
 
-    ``chunks``: parts of the tokens, each with logits of its own; more need less memory. ``share``: that of a micro-batch in the
-    loss of a step.
+    ``chunks``: parts of the tokens, each with logits of its own; more need less memory. ``options``: of torch.compile; None:
+    not compiled. ``share``: that of a micro-batch in the loss of a step.
     """
-    options: dict[str, Any] = {"dynamic": False}
-    whole = torch.compile(projected, **options) if compiled else projected
-    part = torch.compile(_part, **options) if compiled else _part
+    whole = projected if options is None else torch.compile(projected, **options)
+    part = _part if options is None else torch.compile(_part, **options)
 
     def loss(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
         weight: Any = head.weight

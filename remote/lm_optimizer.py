@@ -10,7 +10,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
-from lm_adamw import Compiled, Fused, Updated
+from lm_adamw import Compiled, Fused, Updated, squares
 from torch import nn
 
 GROWTH_STEPS = 2000
@@ -66,7 +66,8 @@ class Optimizer:
     ``layers``: the parameters of each layer, and those that are in no layer. ``clip``: largest norm of all gradients, 0 for
     any. ``scale``: initial loss scale, 0 without one. ``stages``: the group of ranks that have the other stages of this
     pipeline. ``copy``: a parameter that counts on another stage. ``masters``: values in fp32 of parameters that have a smaller
-    type; only with ``compiled``, which makes one kernel of the update of a layer, if no loss is scaled.
+    type; only with ``compiled``, which makes one kernel of the update of a layer, if no loss is scaled. ``compiled_norm``: the
+    same for the norm of the gradients, a few kernels for each layer.
     """
 
     def __init__(
@@ -82,16 +83,23 @@ class Optimizer:
         copy: nn.Parameter | None = None,
         masters: Mapping[nn.Parameter, torch.Tensor] | None = None,
         compiled: bool = False,
+        compiled_norm: bool = False,
     ) -> None:
         parts = [[part_of(each, each is not copy, (masters or {}).get(each)) for each in layer] for layer in layers]
         self.clip, self.stages = clip, stages
         held = [[part for part in layer if part.local.numel()] for layer in parts]
         self.parts = [part for layer in held for part in layer]
         # Also groups of which this rank has nothing: all ranks take part in the same collectives.
-        self.groups: dict[tuple[Any, ...], list[int]] = {part.groups: [] for layer in parts for part in layer}
-        for number, part in enumerate(self.parts):
-            if part.counts:
-                self.groups[part.groups].append(number)
+        self.groups: dict[tuple[Any, ...], list[list[int]]] = {part.groups: [] for layer in parts for part in layer}
+        numbers = iter(range(len(self.parts)))
+        for layer in held:
+            own: dict[tuple[Any, ...], list[int]] = {}
+            for part, number in zip(layer, numbers):
+                if part.counts:
+                    own.setdefault(part.groups, []).append(number)
+            for groups, counted in own.items():
+                self.groups[groups].append(counted)
+        self.squares = torch.compile(squares, dynamic=False) if compiled_norm else None
         # Matrices decay, norms and biases do not, as in GPT-3.
         rows = [
             [
@@ -118,17 +126,22 @@ class Optimizer:
     def norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the norm of all gradients, of all ranks, still times the loss scale. ``gradients``: this rank's."""
         total = torch.zeros_like(self.one)
-        for groups, numbers in self.groups.items():
-            squares = torch.zeros_like(self.one)
-            if numbers:
-                norms = torch._foreach_norm([gradients[number] for number in numbers], 2, dtype=torch.float32)
-                squares = torch.stack(norms).square().sum()
+        for groups, layers in self.groups.items():
+            rows = [[gradients[number] for number in layer] for layer in layers]
+            sum_of_squares = self._squares(rows) if rows else torch.zeros_like(self.one)
             for group in groups:
-                dist.all_reduce(squares, group=group)
-            total += squares
+                dist.all_reduce(sum_of_squares, group=group)
+            total += sum_of_squares
         if self.stages is not None:
             dist.all_reduce(total, group=self.stages)
         return total.sqrt()
+
+    def _squares(self, rows: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+        """Return the sum of the squares of gradients. ``rows``: those of each layer."""
+        if self.squares is not None:
+            return torch.stack([self.squares(list(row)) for row in rows]).sum()
+        norms = torch._foreach_norm([gradient for row in rows for gradient in row], 2, dtype=torch.float32)
+        return torch.stack(norms).square().sum()
 
     def step(self) -> None:
         """Update the parameters, unless gradients overflowed at this loss scale; drop the gradients."""

@@ -21,6 +21,11 @@ DDP_LIMIT = 2_000_000_000
 WHOLE_LAYERS = 24
 """Layers up to which --compile-split auto makes one graph of all of them, on a single rank."""
 DIMENSIONS = ("pipeline", "replica", "data", "tensor")
+COMPILE_LEVELS: dict[str, dict[str, bool]] = {
+    "default": {},
+    "tuned": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True},
+}
+"""Options of inductor for each value of --compile-level."""
 
 
 class Layout(NamedTuple):
@@ -84,6 +89,8 @@ def _unusable_parts(args: argparse.Namespace, shape: Shape, data_ranks: int) -> 
         return f"--tensor-parallel: expected a divisor of {VOCAB_MULTIPLE}, got {parts}"
     if shape.experts > 1:
         return "--tensor-parallel: expected 1 for a mixture of experts, this trainer does not split experts"
+    if args.mlp_products == "joint":
+        return "--mlp-products: expected separate with --tensor-parallel, got joint: a rank would get all gates"
     if args.dtype == "fp8":
         return "--dtype: expected another type with --tensor-parallel, got fp8: ranks would scale parts of a tensor differently"
     if args.loss_chunks > 1:
@@ -166,7 +173,7 @@ def placed(
         if layout.tensor > 1:
             split_layer(block, mesh["tensor"])
         if split == "blocks":
-            block.compile(dynamic=False)
+            block.compile(**compiling(args))
         if shard:
             # The backward pass begins with the last layer: freeing it in between would gather it twice in a row.
             shard(block, reshard_after_forward=args.reshard == "true" and number != numbers[-1])
@@ -178,9 +185,9 @@ def placed(
         split_vocabulary(decoder, mesh["tensor"])
         decoder.tie()
     if split == "blocks" and layout.tensor == 1:
-        compile_ends(decoder)
+        compile_ends(decoder, compiling(args))
     if split == "whole":
-        decoder.compile(dynamic=False)
+        decoder.compile(**compiling(args))
     if shard:
         shard(decoder, reshard_after_forward=False)
         gather_ahead(decoder, args.prefetch)
@@ -198,6 +205,12 @@ def split_of(args: argparse.Namespace, layout: Layout) -> str:
     plain = args.checkpointing == "none" and args.experts == 1 and args.dtype != "fp8"  # what was measured
     whole = alone and plain and args.layers <= WHOLE_LAYERS
     return {"auto": "whole" if whole else "blocks"}.get(args.compile_split, args.compile_split)
+
+
+def compiling(args: argparse.Namespace) -> dict[str, Any]:
+    """Return how torch.compile is called for the model and its loss."""
+    options = COMPILE_LEVELS[args.compile_level]
+    return {"dynamic": False, **({"options": options} if options else {})}
 
 
 def lowers(args: argparse.Namespace, layout: Layout) -> bool:
@@ -218,14 +231,14 @@ def lowered(block: nn.Module, compute: torch.dtype) -> dict[nn.Parameter, torch.
     return masters
 
 
-def compile_ends(decoder: Decoder) -> None:
-    """Compile what is before and after the layers."""
+def compile_ends(decoder: Decoder, options: dict[str, Any]) -> None:
+    """Compile what is before and after the layers. ``options``: of torch.compile."""
     # Without positions to add there is nothing to fuse, and the compiled gradient of the embedding takes longer than PyTorch's.
     if decoder.positions is not None:
         own: Any = decoder
-        own.embedded = torch.compile(decoder.embedded, dynamic=False)
+        own.embedded = torch.compile(decoder.embedded, **options)
     if decoder.norm is not None:
-        decoder.norm.compile(dynamic=False)
+        decoder.norm.compile(**options)
 
 
 def gather_ahead(decoder: Decoder, layers: int) -> None:

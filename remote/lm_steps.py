@@ -12,7 +12,7 @@ import torch.distributed as dist
 from lm_loss import cross_entropy, loss_function, loss_over_ranks
 from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import Optimizer, as_held
-from lm_parallel import Layout, layers_of_stage, mesh_of, placed, synchronise
+from lm_parallel import Layout, compiling, layers_of_stage, mesh_of, placed, synchronise
 from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 from torch_stamps import unheard
@@ -28,7 +28,8 @@ WITHOUT_OUTPUTS = {"return_outputs": False} if "return_outputs" in signature(Pip
 def arithmetic_of(args: argparse.Namespace, layout: Layout) -> Arithmetic:
     """Return the types of the model. FSDP casts parameters itself, before it gathers them; otherwise autocast does."""
     weights, compute = WEIGHTS[args.weights], COMPUTE[args.dtype]
-    return Arithmetic(weights, compute, layout.kind != "fsdp" and compute != weights, args.checkpointing)
+    autocast = layout.kind != "fsdp" and compute != weights
+    return Arithmetic(weights, compute, autocast, args.checkpointing, args.mlp_products == "joint")
 
 
 class Tokens:
@@ -79,7 +80,8 @@ def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torc
     decoder = Decoder(shape, arithmetic_of(args, layout), args.seq_len, numbers)
     split = layout.tensor > 1
     share = 1 / args.accumulation
-    decoder.loss = loss_over_ranks(share) if split else loss_function(args.loss_chunks, args.compile == "true", share)
+    options = compiling(args) if args.compile == "true" else None
+    decoder.loss = loss_over_ranks(share) if split else loss_function(args.loss_chunks, options, share)
     model, masters = placed(args, decoder, layout, mesh, device)
     stages = mesh.get_group("pipeline") if layout.pipeline > 1 else None
     head: Any = decoder.head
@@ -96,6 +98,7 @@ def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torc
         copy=head.weight if decoder.has_copy else None,
         masters=masters,
         compiled=args.compile == "true",
+        compiled_norm=args.compile == "true" and args.clip_kernel == "compiled",
     )
     made = Learner(args, layout, decoder, model, optimizer)
     if stages is None:
@@ -129,7 +132,7 @@ def pipeline(learner: Learner, stage: int, group: Any, device: torch.device) -> 
         group=group,
     )
     split = learner.layout.tensor > 1
-    of_logits: Any = torch.compile(cross_entropy, dynamic=False) if args.compile == "true" and not split else cross_entropy
+    of_logits: Any = torch.compile(cross_entropy, **compiling(args)) if args.compile == "true" and not split else cross_entropy
 
     def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         mean = of_logits(output, targets)

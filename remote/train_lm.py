@@ -47,7 +47,7 @@ from lm_float8 import lacking
 from lm_kernels import prefer_kernel
 from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import scale_now
-from lm_parallel import Layout, layout_of, split_of, unusable_layout
+from lm_parallel import COMPILE_LEVELS, Layout, layout_of, split_of, unusable_layout
 from lm_parts import parts
 from lm_steps import COMPUTE, Tokens, learner, taken
 from rank_parts import RankParts
@@ -96,13 +96,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--clip", type=float, default=1.0, help="largest norm of all gradients, 0: any")
+    kernel = "of the norm of all gradients; compiled: with --compile"
+    parser.add_argument("--clip-kernel", choices=["foreach", "compiled"], default="foreach", help=kernel)
     parser.add_argument("--loss-scale", type=float, default=4096.0, help="initial value with fp16; halved at each overflow")
     parser.add_argument("--dtype", choices=list(COMPUTE), default="bf16", help="type of matrix products")
     parser.add_argument("--weights", choices=["fp32", "bf16"], default="fp32", help="of parameters and optimizer")
     parser.add_argument("--attention", choices=["auto", *KERNELS], default="auto", help="kernel; auto: PyTorch chooses")
     parser.add_argument("--compile", default="false", help="torch.compile", **trainer.SWITCH)
+    parser.add_argument("--compile-level", choices=list(COMPILE_LEVELS), default="default", help="search of --compile")
     parser.add_argument("--compile-split", choices=["auto", "blocks", "whole"], default="auto", help="graphs of --compile")
     parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none", help="what is recomputed")
+    joint = "matrices of gate and up of SwiGLU"
+    parser.add_argument("--mlp-products", choices=["separate", "joint"], default="separate", help=joint)
     parser.add_argument("--loss-chunks", type=int, default=1, help="parts of the tokens with logits at a time")
     parser.add_argument("--parallel", choices=["auto", "ddp", "fsdp"], default="auto", help="auto: ddp up to 2e9 parameters")
     parser.add_argument("--reshard", default="true", help="fsdp: gather layers again for the backward pass", **trainer.SWITCH)
