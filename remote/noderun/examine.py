@@ -55,7 +55,7 @@ def examine(directory, owned):
     words = own_words({rank: Question(directory, rank, pid) for rank, pid in ranks.items() if rank not in halted})
     before = {rank: tree_seen(tree) for rank, tree in trees.items()}
     began, counters = time.monotonic(), interfaces()
-    ras = RasQuestion(owned)
+    ras = RasQuestion([pid for pid in owned if pid not in {ranks[rank] for rank in halted}])
     time.sleep(max(0.0, began + WINDOW_S - time.monotonic()))
     entries = []
     for rank in sorted(ranks):
