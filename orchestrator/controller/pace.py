@@ -94,10 +94,10 @@ class Pace:
                     self._show_block(block[0].repeat)
 
     def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
-        """Plan new attempts of all finished runs of the specs that are concerned, and of ``run`` if it is over and of these; they
-        come next, or after ``run`` if it is about to begin.
+        """Plan new attempts of all finished runs of the specs that are concerned, and of ``run`` if it is over and of these.
 
-        Returns their number; None, and nothing is planned, if the budget has no time for them or no table counts the run.
+        They come next, or after ``run`` if it is about to begin. Returns their number; None, and nothing is planned, if the budget
+        has no time for them or no table counts the run.
         """
         record = self.bench.record()
         entries = {name: entry for name in record.runs if (entry := (record.plan or {}).get(name))}
