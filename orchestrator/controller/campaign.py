@@ -96,6 +96,7 @@ class Campaign:
             self._write(rundir, plan, run)
             launch = self._launch(plan, run)
             try:
+                self.stage.cluster.ready_for_runs(self.members.hosts)
                 outcome = launch.run()
                 break
             except OrchError as error:

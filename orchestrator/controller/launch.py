@@ -153,7 +153,6 @@ class Launch:
                 message = f"expected its supervisor ready within {arm_s:g} s, it did not answer; nothing was started"
                 raise RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="arm") from error
 
-        self.stage.cluster.ready_for_runs()
         lines, errors = each(self.hosts, open_line)
         self.watch.peers = {name: Peer(name, line) for name, line in lines.items()}
         if errors:

@@ -96,8 +96,8 @@ class Pace:
     def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
         """Plan new attempts of all finished runs of the specs that are concerned, and of ``run`` if it is over and of these.
 
-        They come next, or after ``run`` if it is about to begin. Returns their number; None, and nothing is planned, if the budget
-        has no time for them or no table counts the run.
+        They come next, or after ``run`` if it is about to begin. Returns their number; None, and nothing is planned, if the
+        budget has no time for them or no table counts the run.
         """
         record = self.bench.record()
         entries = {name: entry for name in record.runs if (entry := (record.plan or {}).get(name))}
