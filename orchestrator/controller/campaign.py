@@ -12,7 +12,7 @@ from orchestrator.controller.busy import is_busy, wait_until_free
 from orchestrator.controller.events import LeftOut, RunBegun, RunOver
 from orchestrator.controller.launch import Launch, Outcome
 from orchestrator.controller.members import Members
-from orchestrator.controller.reattach import find
+from orchestrator.controller.reattach import Trace, find
 from orchestrator.controller.spares import lost_hosts
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
@@ -129,6 +129,7 @@ class Campaign:
         absent |= mute
         lost = lost_hosts(self.members.hosts, absent.values())
         if absent and not (len(lost) == len(absent) and self.members.may_replace(lost, run)):
+            _close(traces)
             raise Faults(list(absent.values()))
         states = {trace.state for trace in traces.values()}
         launch = self._launch(plan, run)
@@ -139,9 +140,7 @@ class Campaign:
         if states <= {"running", "ended"} and not lost:
             self.stage.journal(Event.TAKEN_OVER, run=run.run_id)
             return self._finish(rundir, plan, launch.adopt(traces, start))
-        for trace in traces.values():
-            if trace.line:
-                trace.line.close()
+        _close(traces)
         cause = f"controller died {'in mid-run' if start else 'while it was being started'}"
         remains, _ = each(traces, lambda name: self._stop(run.run_id, name, f"interrupted: its {cause}"))
         rest = [f"{name}: {left.words}" for name, left in remains.items() if left.words]
@@ -236,6 +235,12 @@ class Campaign:
             self.stage.journal(Event.LEFT_OUT, run=rundir.run_id, host=host, names=list(collected.odd))
             self.stage.observe(LeftOut(host, collected.odd))
         return Clean(checked=True, left=left.left, unverified=left.processes)
+
+
+def _close(traces: Mapping[str, Trace]) -> None:
+    for trace in traces.values():
+        if trace.line:
+            trace.line.close()
 
 
 def ports(choose: Callable[[range], int]) -> Callable[[], int]:

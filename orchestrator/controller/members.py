@@ -122,8 +122,9 @@ class Members:
         wait_until_free(self.stage, [host.name for host in self.hosts])
         for kind in kinds_of(needed):
             look = look_at(self.stage.cluster, kind, self.hosts, self.facts.get(kind.framework.name))
-            self.stage.observe(Checked(look.checks))
             self.facts[look.framework] = look.facts
+            if not lost_hosts(self.hosts, look.errors):
+                self.stage.observe(Checked(look.checks))
             if look.errors:
                 return look.errors
         self.stage.journal(Event.PREFLIGHT, hosts=[host.name for host in self.hosts])

@@ -104,6 +104,8 @@ def test_a_bench_goes_on_later_with_the_hosts_that_it_had_last(tmp_path: Path) -
     assert conducted(rig) == []
     opened = reopen(rig.bench)
     assert [host.name for host in opened.hosts] == ["a", "c"] and [host.name for host in opened.spares] == ["d"]
+    rig.source.write_text(re.sub("  b: .*\\n", "", rig.source.read_text()))
+    assert reopen(rig.bench).hosts == opened.hosts, "a host that was replaced may leave the inventory"
 
 
 @pytest.mark.parametrize("what", ["away", "unfit", "held"])
