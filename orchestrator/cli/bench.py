@@ -229,7 +229,9 @@ def bench(
         wait_s=waiting_s(wait, wait_limit),
     )
     with (
-        hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as chosen,
+        hosts_for(
+            request, bench_id, slurm, hosts, exclude, devices or (), spares=spares, dry_run=dry_run, as_json=as_json
+        ) as chosen,
         Opened() as opened,
     ):
         chosen = selection = without_suspects(chosen, with_suspects)

@@ -96,7 +96,7 @@ def reopened(bench: BenchDir, *, accept_new: bool, retry_failed: bool = False, k
     project = Project.here(os.environ)
     record = bench.record()
     if record.planned_with and holder(bench) is None:
-        regain(project, record, list(record.planned_with.hosts))
+        regain(project, record, record.hosts)
     return Controller.go_on(
         bench,
         project.runs,

@@ -38,10 +38,12 @@ def hosts_for(
     exclude: str,
     devices: Sequence[str] = (),
     *,
+    spares: int = 0,
     dry_run: bool,
     as_json: bool,
 ) -> Iterator[Selection]:
-    """Yield the hosts: those of ``--hosts`` and ``--exclude``, or with ``--slurm`` those of a job that is submitted and begins.
+    """Yield the hosts: those of ``--hosts`` and ``--exclude``, or with ``--slurm`` those of a job that is submitted and begins,
+    with ``spares`` among them.
 
     An error before the bench takes over ends the job. A dry run prints what would be submitted, and has hosts that stand for
     those that Slurm will choose.
@@ -57,7 +59,7 @@ def hosts_for(
     if hosts or exclude:
         hint = "Slurm chooses the hosts: nodelist=… and exclude=… in --slurm narrow its choice"
         raise ConfigError("expected --slurm without --hosts and --exclude", where="--slurm", hint=hint)
-    wanted = job_wanted(slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0))
+    wanted = job_wanted(slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0), spares)
     project = Project.here(os.environ)
     if current := slurms.here(os.environ):
         text = f"this runs inside job {current}; to use its nodes: --hosts slurm, or --hosts srun"

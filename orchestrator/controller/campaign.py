@@ -1,4 +1,4 @@
-"""The execution of a bench: preflight once, then run after run, each collected and verified clean before the next starts."""
+"""The execution of a bench: run after run, each collected and verified clean before the next starts."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
-from orchestrator.checks.interfaces import with_interface, with_interfaces
 from orchestrator.controller.blame import with_cause
 from orchestrator.controller.busy import is_busy, wait_until_free
-from orchestrator.controller.events import Checked, Decided, LeftOut, RunBegun, RunOver
-from orchestrator.controller.fitness import Look, kinds_of, look_at
+from orchestrator.controller.events import LeftOut, RunBegun, RunOver
 from orchestrator.controller.launch import Launch, Outcome
-from orchestrator.controller.reattach import find
-from orchestrator.controller.spares import Again, is_on, lost_hosts, may_move, replacements
+from orchestrator.controller.members import Members
+from orchestrator.controller.reattach import Trace, find
+from orchestrator.controller.spares import lost_hosts
 from orchestrator.controller.stage import Stage
-from orchestrator.errors import Faults, Interrupted, OrchError, RunError
-from orchestrator.inventory import Host
+from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
 from orchestrator.nodes.collect import collect_host
-from orchestrator.nodes.fanout import each, each_or_raise
+from orchestrator.nodes.fanout import each
 from orchestrator.nodes.remains import Remains
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.render import Plan, without_secrets
 from orchestrator.record import BenchDir, RunDir
-from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, Clean, RecordedOutcome, StartRecord, manifest_of, read_manifest, write_end
 from orchestrator.record.owed import supersede
@@ -38,21 +34,13 @@ _PORT_TRIES = 3
 
 @dataclass(slots=True)
 class Campaign:
-    """Everything that the runs of one bench share.
-
-    ``spares`` take the places of hosts that are lost, if ``again`` plans new attempts of the runs that were made with these.
-    ``seen`` are facts by framework and host that the command has captured already.
-    """
+    """Everything that the runs of one bench share."""
 
     bench: BenchDir
-    hosts: Sequence[Host]
+    members: Members
     stage: Stage
     next_port: Callable[[], int]
-    facts: dict[str, Any] = field(default_factory=dict)
     errors: list[OrchError] = field(default_factory=list)
-    spares: Sequence[Host] = ()
-    again: Again | None = None
-    seen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def execute(self, runs: Iterable[PlannedRun], needed: Sequence[PlannedRun]) -> list[OrchError]:
         """Execute the runs in order, each requested when the previous one is over; return the errors of failed runs.
@@ -60,18 +48,17 @@ class Campaign:
         ``needed`` holds a run of every kind that may follow. Raises at once if the cluster is unreachable or unfit for them.
         """
         for index, run in enumerate(() if self.stage.interrupt.signal else runs):
+            if not self.stage.interrupt.signal:
+                self.members.ready(run, needed)
             if self.stage.interrupt.signal:
                 break
-            if index == 0:
-                self.open()
-                self._preflight(needed)
             self.stage.observe(RunBegun(index, run))
             outcome = self._execute(run)
             while is_busy(outcome.error) and self.stage.limits.wait_s and not self.stage.interrupt.signal:
                 run = self._when_free(index, run)
                 outcome = self._execute(run)
             self.stage.observe(RunOver(index, run, outcome.state, outcome.error))
-            if self._replaced(run, outcome, needed):
+            if self.members.replaced(run, outcome.faults, needed):
                 continue
             if outcome.error:
                 self.errors.append(outcome.error)
@@ -80,61 +67,13 @@ class Campaign:
             # Further runs would meet the same run on the same node.
             if self.stage.interrupt.signal or outcome.state == "lost" or interrupted or is_busy(outcome.error):
                 break
-            self.open()
         self._note_interrupt()
         return self.errors
-
-    def open(self) -> None:
-        """Connect to all hosts. Raises Faults for those that do not answer, except spares, which are none any more."""
-        if self.spares:
-            errors = self.stage.cluster.open_what_answers()
-            self._keep([spare for spare in self.spares if spare.name not in errors])
-        self.stage.cluster.open()
-
-    def _keep(self, spares: Sequence[Host]) -> None:
-        self.spares = list(spares)
-        self.stage.cluster.keep([*self.hosts, *self.spares])
-
-    def _replaced(self, run: PlannedRun, outcome: Outcome, needed: Sequence[PlannedRun]) -> bool:
-        """Let spares take the places of hosts that were lost in a run or since; return whether this run is made again for it.
-
-        So are all runs of a cell that was on such a host: no cell has repeats on different hosts.
-        """
-        if not self.spares or not self.again or self.stage.interrupt.signal:
-            return False
-        lost = lost_hosts(self.hosts, outcome.error, self.stage.cluster.open_what_answers())
-        cells = [*self.bench.record().cells, run.spec]
-        if not lost or not may_move(cells, self.hosts, lost):
-            return False
-        reachable = [spare for spare in self.spares if spare.name in self.stage.cluster.nodes]
-        looks = [look_at(self.stage.cluster, kind, [*self.hosts, *reachable], reachable) for kind in kinds_of([*needed, run])]
-        fit = [spare for spare in reachable if not any(look.against(spare.name) for look in looks)]
-        places = replacements(cells, self.hosts, list(lost), fit)
-        concerned = partial(is_on, hosts=self.hosts, names=lost)
-        is_concerned, count = concerned(run.spec), self.again(run, concerned) if places else None
-        if count is not None:
-            self._take(places, {name: f"{error.message} ({run.run_id})" for name, error in lost.items()}, looks, count)
-        return is_concerned and count is not None
-
-    def _take(self, places: Mapping[str, Host], reasons: Mapping[str, str], looks: Sequence[Look], count: int) -> None:
-        """Go on with other hosts, and record it."""
-        for lost, spare in places.items():
-            runs = "1 run of its configurations is" if count == 1 else f"{count} runs of its configurations are"
-            note = f"{spare.name} in place of {lost}: {reasons[lost]}; {runs} made again"
-            self.bench.change(partial(BenchRecord.with_spare, lost=lost, spare=spare.name, note=note))
-            self.stage.journal(Event.REPLACED, host=lost, by=spare.name, reason=reasons[lost])
-            self.stage.observe(Decided([note]))
-        self.hosts = [places.get(host.name, host) for host in self.hosts]
-        for look in looks:
-            before = self.facts.get(look.framework, {})
-            facts = {host.name: look.facts.get(host.name) or before.get(host.name, {}) for host in self.hosts}
-            self.facts[look.framework] = with_interfaces(self.hosts, facts)
-        self._keep([spare for spare in self.spares if spare not in places.values()])
 
     def _when_free(self, index: int, run: PlannedRun) -> PlannedRun:
         """Wait until the nodes are free, and return another attempt at a run that was not started."""
         self.stage.cluster.open()
-        wait_until_free(self.stage, [host.name for host in self.hosts])
+        wait_until_free(self.stage, [host.name for host in self.members.hosts])
         attempt = supersede(self.bench, run)
         self.stage.observe(RunBegun(index, attempt))
         return attempt
@@ -149,25 +88,15 @@ class Campaign:
                 error.hint = f"to continue: orch resume {shlex.quote(self.bench.path.name)}"
         self.errors.sort(key=lambda error: not isinstance(error, Interrupted))
 
-    def _preflight(self, runs: Sequence[PlannedRun]) -> None:
-        """Capture facts once per framework; refuse the bench if a node that it needs is unfit or held by another run."""
-        wait_until_free(self.stage, [host.name for host in self.hosts])
-        for kind in kinds_of(runs):
-            look = look_at(self.stage.cluster, kind, self.hosts, self.hosts, self.seen.get(kind.framework.name))
-            self.stage.observe(Checked(look.checks))
-            if look.errors:
-                raise Faults(look.errors)
-            self.facts[look.framework] = look.facts
-        self.stage.journal(Event.PREFLIGHT, hosts=[host.name for host in self.hosts])
-
     def _execute(self, run: PlannedRun) -> Outcome:
         rundir = self.bench.run(run.run_id)
         for attempt in range(1, _PORT_TRIES + 1):
-            hosts = self._hosts_of(run)
+            hosts = self.members.of(run)
             plan = plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=self.next_port())
             self._write(rundir, plan, run)
             launch = self._launch(plan, run)
             try:
+                self.stage.cluster.ready_for_runs(self.members.hosts)
                 outcome = launch.run()
                 break
             except OrchError as error:
@@ -178,11 +107,6 @@ class Campaign:
                     break
         return self._finish(rundir, plan, outcome)
 
-    def _hosts_of(self, run: PlannedRun) -> list[Host]:
-        """Return the hosts; for a run of several nodes with the interface that was found where the inventory names none."""
-        facts = self.facts[run.spec.framework]
-        return [with_interface(host, facts[host.name]) if run.spec.nodes > 1 else host for host in self.hosts]
-
     def _launch(self, plan: Plan, run: PlannedRun) -> Launch:
         stage = replace(self.stage, journal=partial(self.stage.journal, run=run.run_id))
         return Launch(plan, run.folder, stage, owner())
@@ -191,38 +115,62 @@ class Campaign:
         """Take over a run that another controller abandoned, and bring it to its end; return None if no node had started it.
 
         A run that is still running on every node is watched to its end as usual. A run that was started on some nodes only, or
-        that has lost its supervisor on a node, is stopped, and its outcome says so.
+        that has lost its supervisor on a node, is stopped, and its outcome says so; so is one of which a node is lost, if there
+        is a spare for it. Raises Faults of nodes that cannot be asked.
         """
         rundir = self.bench.run(run.run_id)
         port = read_manifest(rundir).placement.master_port
-        plan = plan_run(run.folder, run.spec, self.hosts, run_id=run.run_id, repeat=run.repeat, port=port)
+        plan = plan_run(run.folder, run.spec, self.members.hosts, run_id=run.run_id, repeat=run.repeat, port=port)
         names = [slot.host for slot in plan.placement.slots]
+        absent = {error.host: error for error in self.members.connect() if error.host in names}
         nodes, ask_s = self.stage.cluster.nodes, self.stage.limits.ask_s
-        traces = each_or_raise(names, lambda name: find(nodes[name], run.run_id, timeout_s=ask_s))
+        there = [name for name in names if name not in absent]
+        traces, mute = each(there, lambda name: find(nodes[name], run.run_id, timeout_s=ask_s))
+        absent |= mute
+        lost = lost_hosts(self.members.hosts, absent.values())
+        if absent and not (len(lost) == len(absent) and self.members.may_replace(lost, run)):
+            _close(traces)
+            raise Faults(list(absent.values()))
         states = {trace.state for trace in traces.values()}
         launch = self._launch(plan, run)
-        if states == {"nothing"}:
+        if states == {"nothing"} and not lost:
             launch.take_back()
             return None
         start = self._start_of(run.run_id)
-        if states <= {"running", "ended"}:
+        if states <= {"running", "ended"} and not lost:
             self.stage.journal(Event.TAKEN_OVER, run=run.run_id)
             return self._finish(rundir, plan, launch.adopt(traces, start))
-        for trace in traces.values():
-            if trace.line:
-                trace.line.close()
-        when = "in mid-run" if start else "while it was being started"
-        reason = f"interrupted: its controller died {when}"
-        remains, _ = each(names, lambda name: self._stop(run.run_id, name, reason))
+        _close(traces)
+        cause = f"controller died {'in mid-run' if start else 'while it was being started'}"
+        remains, _ = each(traces, lambda name: self._stop(run.run_id, name, f"interrupted: its {cause}"))
         rest = [f"{name}: {left.words}" for name, left in remains.items() if left.words]
+        if lost:
+            gone = self._lost_meanwhile(run, cause, rest, lost)
+            silent = {name: Answer(silent=True) for name in lost}
+            return self._finish(rundir, plan, Outcome("lost", gone, start, answers=silent))
         broken = next(name for name, trace in traces.items() if trace.state in ("broken", "nothing"))
-        cause = f"the controller died {when}"
         if start:
             is_absent = traces[broken].state == "nothing"
             cause += ", and this node no longer has the run" if is_absent else ", and the supervisor here left no exit record"
-        message = f"{cause}; {'; '.join(rest) or 'the run was stopped on all nodes'}"
+        message = f"the {cause}; {'; '.join(rest) or 'the run was stopped on all nodes'}"
         error = RunError(message, kind="interrupted", host=broken, run_id=run.run_id, phase="go")
         return self._finish(rundir, plan, Outcome("interrupted", error, start))
+
+    def _lost_meanwhile(
+        self, run: PlannedRun, cause: str, rest: Sequence[str], lost: Mapping[str, OrchError]
+    ) -> TransportError:
+        """Return the error of a run of which a node was lost while it had no controller."""
+        host, fault = next(iter(lost.items()))
+        text = "; ".join([fault.message, *rest, f"it stops the run by itself within {self.stage.limits.lease_s:g} s"])
+        message = f"the {cause}, and this node is lost: {text}"
+        return TransportError(
+            message,
+            kind=fault.kind,
+            host=host,
+            run_id=run.run_id,
+            phase="watch",
+            hint="when it is back, orch collect fetches its logs",
+        )
 
     def _start_of(self, run_id: str) -> StartRecord | None:
         """Return the record of a run's start from the journal, None if it was not started everywhere."""
@@ -235,7 +183,7 @@ class Campaign:
         return Remains.of(node.ask("stop", run=run_id, grace_s=limits.grace_s, reason=reason, timeout_s=timeout_s), host)
 
     def _write(self, rundir: RunDir, plan: Plan, run: PlannedRun) -> None:
-        facts = {slot.host: self.facts[run.spec.framework][slot.host] for slot in plan.placement.slots}
+        facts = {slot.host: self.members.facts[run.spec.framework][slot.host] for slot in plan.placement.slots}
         rundir.write_manifest(manifest_of(plan, run.folder, self.bench.path.name, facts))
         for node in without_secrets(plan, self.stage.cluster.redaction).nodes:
             for file in node.files:
@@ -266,7 +214,13 @@ class Campaign:
             if isinstance(failure, RunError):
                 failure.run_id = plan.run_id
                 leftovers.append(failure)
-        return Outcome(outcome.state, error, outcome.start, leftovers=tuple(leftovers))
+        silent = [host for host, failure in errors.items() if isinstance(failure, TransportError) and self.members.spares]
+        faults = (*outcome.faults, *each(silent, self._greeted)[1].values())
+        return Outcome(outcome.state, error, outcome.start, leftovers=tuple(leftovers), faults=faults)
+
+    def _greeted(self, host: str) -> None:
+        """Raise OrchError if a node that could not be asked does not answer on a new connection either."""
+        self.stage.cluster.reconnect(host).ask("status", timeout_s=self.stage.limits.ask_s)
 
     def _collect(self, rundir: RunDir, host: str, remains: dict[str, Remains]) -> Clean:
         """Collect one host's evidence, and enter in ``remains`` what is left of the run there, also if that fails."""
@@ -281,6 +235,12 @@ class Campaign:
             self.stage.journal(Event.LEFT_OUT, run=rundir.run_id, host=host, names=list(collected.odd))
             self.stage.observe(LeftOut(host, collected.odd))
         return Clean(checked=True, left=left.left, unverified=left.processes)
+
+
+def _close(traces: Mapping[str, Trace]) -> None:
+    for trace in traces.values():
+        if trace.line:
+            trace.line.close()
 
 
 def ports(choose: Callable[[range], int]) -> Callable[[], int]:

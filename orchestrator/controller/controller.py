@@ -19,6 +19,7 @@ from orchestrator.controller.bisection import Bisection
 from orchestrator.controller.campaign import Campaign, ports
 from orchestrator.controller.earlier import earlier_times
 from orchestrator.controller.events import Decided, Observer, PlanMade, ProgressEvent, RunOver
+from orchestrator.controller.members import Members
 from orchestrator.controller.pace import Pace
 from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.resume import remaining
@@ -61,7 +62,7 @@ class Scheduler(Protocol):
         """Yield run after run; each is over when the next one is requested."""
 
     def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
-        """Plan new attempts of the finished runs of the specs concerned, and of this one if it is of these; they come next.
+        """Plan new attempts of the finished runs of the specs concerned, and of ``run`` if it is over and of these.
 
         Returns their number, None if that cannot be.
         """
@@ -182,15 +183,9 @@ class Controller:
                 with self.cluster as cluster:
                     stage = Stage(cluster, self.limits, interrupt, self.bench.event, show_event)
                     next_port = ports(random.SystemRandom().choice)
-                    campaign = Campaign(
-                        self.bench,
-                        self._members,
-                        stage,
-                        next_port,
-                        spares=self.spares,
-                        again=scheduler.again,
-                        seen=self.seen,
-                    )
+                    facts = {name: {host: dict(of_host) for host, of_host in of.items()} for name, of in self.seen.items()}
+                    members = Members(self.bench, self._members, stage, facts, self.spares, scheduler.again)
+                    campaign = Campaign(self.bench, members, stage, next_port)
                     owed = self.owes(campaign)
                     profiled = self._profiled(scheduler)
                     needed = [*scheduler.needs(owed), *self.plan.profiled()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.checks import Check, same_machine, unfit
+from orchestrator.checks.interfaces import with_interfaces
 from orchestrator.checks.judge import among, judge
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import Host
@@ -66,20 +67,15 @@ def kinds_of(runs: Iterable[PlannedRun]) -> list[Kind]:
     ]
 
 
-def look_at(
-    cluster: Cluster,
-    kind: Kind,
-    hosts: Sequence[Host],
-    asked: Sequence[Host] | None = None,
-    seen: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Look:
-    """Return what preflight finds on hosts that are connected. ``asked``: only these; ``seen`` are facts that are known
-    already, in place of asking."""
-    if seen is None:
-        names = None if asked is None else [host.name for host in asked]
-        facts, errors = capture(cluster, kind.framework, with_data=kind.with_data, container=kind.container, names=names)
-    else:
-        facts, errors = {name: dict(values) for name, values in seen.items()}, {}
+def look_at(cluster: Cluster, kind: Kind, hosts: Sequence[Host], known: Mapping[str, Mapping[str, Any]] | None = None) -> Look:
+    """Return what preflight finds on hosts. Those that are connected are asked, but for those whose facts are ``known``."""
+    known = known or {}
+    facts = {host.name: dict(known[host.name]) for host in hosts if host.name in known}
+    names = [host.name for host in hosts if host.name in cluster.nodes and host.name not in facts]
+    errors: dict[str, OrchError] = {}
+    if names:
+        asked, errors = capture(cluster, kind.framework, with_data=kind.with_data, container=kind.container, names=names)
+        facts = with_interfaces(hosts, {host.name: (facts | asked)[host.name] for host in hosts if host.name in facts | asked})
     faults: dict[str, list[OrchError]] = {name: [error] for name, error in errors.items()}
     checks = [
         check for host in hosts if host.name in facts for check in judge(host, facts[host.name], kind.framework, kind.ranks)

@@ -43,7 +43,8 @@ class Outcome:
 
     ``rivals`` are failures of ranks that may have preceded that cause within the precision of the clocks; ``answers`` is the
     result of `Watch.answers`. Unless ``released``, nothing has run on any node. ``leftovers`` says on which nodes processes
-    still run, or where their end could not be verified. ``hang`` is the verdict for which the run was ended.
+    still run, or where their end could not be verified. ``hang`` is the verdict for which the run was ended. ``faults`` are
+    those of nodes that were given up in the run, or do not answer at its end.
     """
 
     state: str
@@ -54,6 +55,7 @@ class Outcome:
     released: bool = True
     leftovers: tuple[OrchError, ...] = ()
     hang: Verdict | None = None
+    faults: tuple[OrchError, ...] = ()
 
 
 class Launch:
@@ -121,7 +123,8 @@ class Launch:
         watch = self.watch
         state, error = watch.verdict()
         rivals = close_seconds(watch.peers, self.plan.run_id)
-        return Outcome(state, error, start, rivals, watch.answers(), hang=watch.hang.cause(error))
+        faults = tuple(peer.error for peer in watch.peers.values() if peer.error)
+        return Outcome(state, error, start, rivals, watch.answers(), hang=watch.hang.cause(error), faults=faults)
 
     # -- stage, arm, go
 
@@ -150,7 +153,6 @@ class Launch:
                 message = f"expected its supervisor ready within {arm_s:g} s, it did not answer; nothing was started"
                 raise RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="arm") from error
 
-        self.stage.cluster.ready_for_runs()
         lines, errors = each(self.hosts, open_line)
         self.watch.peers = {name: Peer(name, line) for name, line in lines.items()}
         if errors:

@@ -94,10 +94,10 @@ class Pace:
                     self._show_block(block[0].repeat)
 
     def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
-        """Plan new attempts of all finished runs of the specs that are concerned, and of a run that is over, if it is of these;
-        they come next.
+        """Plan new attempts of all finished runs of the specs that are concerned, and of ``run`` if it is over and of these.
 
-        Returns their number; None, and nothing is planned, if the budget has no time for them or no table counts the run.
+        They come next, or after ``run`` if it is about to begin. Returns their number; None, and nothing is planned, if the
+        budget has no time for them or no table counts the run.
         """
         record = self.bench.record()
         entries = {name: entry for name in record.runs if (entry := (record.plan or {}).get(name))}
@@ -106,7 +106,7 @@ class Pace:
         runs = []
         for name, entry in entries.items():
             spec, result = record.cells[entry.cell], self.tally.result(name)
-            if concerned(spec) and (name == run.run_id or result and result.state == Event.FINISHED):
+            if concerned(spec) and result and (name == run.run_id or result.state == Event.FINISHED):
                 runs.append(PlannedRun(name, entry.repeat, spec, self.plan.folders[spec.framework], run.bench_id))
         if not self._in_time(runs):
             return None

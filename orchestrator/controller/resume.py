@@ -23,7 +23,7 @@ def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_faile
     """Bring every run that was under way to its end, and return the runs still to be executed, in order.
 
     Errors of runs that count are added to the campaign, as by the previous controller. Raises OrchError if a node of a run
-    that was under way cannot be reached.
+    that was under way cannot be reached, and no spare may take its place.
     """
     outstanding = []
     begun = begun_runs(campaign.bench.events())
@@ -35,7 +35,6 @@ def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_faile
             continue
         outcome = read_manifest(directory).outcome
         if outcome is None:
-            campaign.open()
             campaign.stage.observe(TakingOver(run))
             taken_over = campaign.take_over(run)
             if taken_over is None:

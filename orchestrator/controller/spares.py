@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from orchestrator.errors import ConfigError, Faults, OrchError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
-from orchestrator.plan.bench import PlannedRun
 from orchestrator.plan.placement import place
 
-__all__ = ["Again", "is_on", "lost_hosts", "may_move", "replacements"]
+__all__ = ["is_on", "lost_hosts", "may_move", "replacements"]
 
-Again = Callable[[PlannedRun, Callable[[RunSpec], bool]], int | None]
-"""Plans new attempts of all finished runs of the specs that meet a condition, and of a run that is over if it is of these; they
-come before any other run. Returns their number, None if there is no time for them or such a bench does not do it."""
 _GONE = ("node_lost", "node_rebooted", "host_unreachable")
 
 
-def lost_hosts(hosts: Sequence[Host], error: OrchError | None, unreachable: Mapping[str, OrchError]) -> dict[str, OrchError]:
-    """Return the hosts that were lost, in their order, each with the error that says so: that of a run, or of connecting.
+def lost_hosts(hosts: Sequence[Host], errors: Iterable[OrchError]) -> dict[str, OrchError]:
+    """Return the hosts that were lost, in their order, each with the first of these errors that says so.
 
     It is empty where the identity of a host is in doubt, which is a reason to stop.
     """
-    errors = [*(error.errors if isinstance(error, Faults) else [error] if error else []), *unreachable.values()]
-    if any(isinstance(fault, TransportError) and fault.is_of_identity for fault in errors):
+    faults = [fault for error in errors for fault in (error.errors if isinstance(error, Faults) else [error])]
+    if any(isinstance(fault, TransportError) and fault.is_of_identity for fault in faults):
         return {}
-    gone = {fault.host: fault for fault in reversed(errors) if isinstance(fault, TransportError) and fault.kind in _GONE}
+    gone = {fault.host: fault for fault in reversed(faults) if isinstance(fault, TransportError) and fault.kind in _GONE}
     return {host.name: gone[host.name] for host in hosts if host.name in gone}
 
 

@@ -69,12 +69,12 @@ class Cluster:
         self._by_name = {host.name: host for host in hosts}
         return self
 
-    def ready_for_runs(self) -> None:
-        """Start what a run on these hosts needs besides connections: under Slurm the step in which runs are kept.
+    def ready_for_runs(self, hosts: Sequence[Host]) -> None:
+        """Start what runs on these hosts need besides connections: under Slurm the step in which runs are kept.
 
         Raises RunError if that does not start. May be called before each run.
         """
-        self._spawners.ensure(self.hosts)
+        self._spawners.ensure(hosts)
 
     def close(self) -> None:
         """Close every connection."""

@@ -113,10 +113,11 @@ def job_name(bench_id: str) -> str:
     return f"orch-{bench_id}"
 
 
-def job_wanted(text: str, nodes: int) -> JobWanted:
+def job_wanted(text: str, nodes: int, spares: int = 0) -> JobWanted:
     """Return the job that ``partition=gpu,time=1h,…`` asks for: sbatch's long options, with ``time`` also as ``90m`` or ``1h``.
 
-    ``nodes`` is the largest number of nodes of the bench, 0 if it is not given. Raises ConfigError.
+    ``nodes`` is the largest number of nodes of the bench, 0 if it is not given; ``spares`` are asked for beside them. Raises
+    ConfigError.
     """
     options: dict[str, str] = {}
     for word in _words(text):
@@ -134,10 +135,13 @@ def job_wanted(text: str, nodes: int) -> JobWanted:
         hint = "add --nodes or --shape, or nodes=4 to --slurm"
         raise ConfigError("expected the number of nodes", where="--slurm", hint=hint)
     most = options.get("nodes", "").removeprefix("--nodes=").rpartition("-")[2]
-    if most.isdecimal() and int(most) < nodes:
-        hint = f"raise it to {nodes}, leave it out, or lower --nodes and --shape"
-        raise ConfigError(f"expected nodes for the largest run, {nodes}, got nodes={most}", where="--slurm", hint=hint)
-    options.setdefault("nodes", f"--nodes={nodes}")
+    least = (nodes or 1) + spares
+    if most.isdecimal() and int(most) < least:
+        fewer = "--spares" if spares else "--nodes and --shape"
+        hint = f"raise it to {least}{', leave it out' if nodes else ''}, or lower {fewer}"
+        beside = f" and its {'spare' if spares == 1 else f'{spares} spares'}" if spares else ""
+        raise ConfigError(f"expected nodes for the largest run{beside}, {least}, got nodes={most}", where="--slurm", hint=hint)
+    options.setdefault("nodes", f"--nodes={least}")
     options.setdefault("ntasks-per-node", "--ntasks-per-node=1")
     return JobWanted(tuple(options.values()))
 

@@ -143,6 +143,13 @@ class BenchRecord:
         return {profile_name(self.bench_id, index, spec): spec for index, spec in numbered}
 
     @property
+    def hosts(self) -> list[str]:
+        """The hosts that it goes on with, spares among them: those that it was planned with, without those that were lost and
+        replaced. Empty if the version that wrote the file did not record them."""
+        planned = self.planned_with.hosts if self.planned_with else ()
+        return [name for name in planned if name not in self.replaced]
+
+    @property
     def blocks(self) -> int:
         """The largest planned repeat."""
         return max((entry.repeat for entry in (self.plan or {}).values()), default=0)

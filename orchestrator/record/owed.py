@@ -55,11 +55,12 @@ def reopen(bench: BenchDir) -> Reopened:
     folders = folders_of(bench, ())
     inventory = open_inventory(record.inventory)
     try:
-        hosts = inventory.of(list(record.planned_with.hosts))
+        hosts = inventory.of(record.hosts)
         hosts = tuple(with_devices(host, record.devices[host.name]) if host.name in record.devices else host for host in hosts)
     except ConfigError as error:
         raise _changed([error.message], str(path)) from error
     before = record.planned_with.without(inventory.secrets)  # a variable may have been declared secret since it was planned
+    before = replace(before, hosts={host.name: before.hosts[host.name] for host in hosts})
     now = PlannedWith.of(hosts, inventory.secrets, folders).as_launched(before)
     if changes := list(_differences(asdict(before), json.loads(json.dumps(asdict(now))))):
         raise _changed(changes, str(path))
@@ -79,11 +80,10 @@ def _members(record: BenchRecord, hosts: Sequence[Host]) -> tuple[tuple[Host, ..
     """Return the hosts of a bench, with spares in the places that they have taken, and the spares that are left."""
     by_name = {host.name: host for host in hosts}
     members = []
-    for host in hosts:
-        name = host.name
-        while name in record.replaced:
-            name = record.replaced[name]
-        if host.name not in record.spares:
+    for name in record.planned_with.hosts if record.planned_with else ():
+        if name not in record.spares:
+            while name in record.replaced:
+                name = record.replaced[name]
             members.append(by_name[name])
     taken = {*record.replaced, *record.replaced.values()}
     return tuple(members), tuple(host for host in hosts if host.name in record.spares and host.name not in taken)

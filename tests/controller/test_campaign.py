@@ -20,8 +20,7 @@ from orchestrator.inventory.secrets import SHOWN
 from orchestrator.record.journal import Event
 from orchestrator.record.node_record import exit_record
 from orchestrator.results.read import read_run
-from tests.support import judge
-from tests.support.fake_bench import IMPATIENT, LIMITS, FakeBench, training
+from tests.support.fake_bench import IMPATIENT, LIMITS, FakeBench, left_in_the_middle, training
 from tests.support.fake_supervisor import Rank
 from tests.support.secret_forms import all_forms
 
@@ -295,23 +294,6 @@ def test_a_run_that_was_lost_in_its_course_is_not_said_to_have_been_starting(rig
     assert outcome.error.message == expected
     record = exit_record(rig.run(), "a")
     assert record and record.reason == "interrupted: its controller died in mid-run"
-
-
-def left_in_the_middle(rig: FakeBench, started: tuple[str, ...]):
-    """A run as a controller leaves it that dies while it starts the nodes; those that are named have started."""
-    rig.runs(training(rig.spec, after_s=0.4))
-    campaign, launch = rig.campaign, rig.launch()
-    campaign._write(rig.run(), launch.plan, rig.first)
-    for name in launch.hosts:
-        launch._stage(name)
-        line = rig.nodes[name].supervisor(rig.first.run_id, start=True, timeout_s=1)
-        line.send("arm", **launch._order(name))
-        if name in started:
-            line.send("go", at=0.0)
-            supervisor = rig.nodes[name].supervisors[rig.first.run_id]
-            judge.wait_for(lambda supervisor=supervisor: supervisor.started, 5, "it does not start")
-        line.close()
-    return campaign
 
 
 def test_each_port_is_given_out_once() -> None:

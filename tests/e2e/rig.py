@@ -141,6 +141,15 @@ class Controller:
 
         judge.wait_for(there, within_s, f"step {step} was not reached")
 
+    def wait_for_starts(self, count: int, *, within_s: float = 40.0) -> None:
+        """Wait until so many runs of the newest bench have started."""
+
+        def there() -> bool:
+            known = bool(list(self.project.glob("runs/*/events.jsonl")))
+            return known and sum(event["event"] == "started" for event in self.events()) >= count
+
+        judge.wait_for(there, within_s, f"run {count} does not start")
+
     def rank_process(self, node: str) -> Proc:
         """The training process of a node's only rank; not its wrapper."""
         found = [

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from orchestrator import lab as labs
-from tests.e2e.rig import GRACE_S, LONG, QUICK, Controller
+from orchestrator.lab import faults
+from tests.e2e.rig import GRACE_S, LONG, QUICK, SMALL, Controller
 from tests.support import judge, podman
 from tests.support.faultlab import shared_folder
 
 pytestmark = pytest.mark.timeout(300)
 NODES = ("node1", "node2")
+SPARE = "node3"
 
 
 @pytest.fixture
 def engine(controller: Controller, tmp_path: Path) -> Iterator[Path]:
-    """podman on two nodes, and an inventory that starts runs in its image."""
+    """podman on three nodes, and an inventory that starts runs in its image."""
     with shared_folder(controller.lab, "podman") as folder:
         program = podman.script(folder)
         archive = podman.image(folder)
-        for node in NODES:
+        for node in (*NODES, SPARE):
             argv = labs.argv_on(controller.lab, node, [str(program), "import", str(archive), podman.IMAGE])
             done = subprocess.run(argv, capture_output=True, text=True, check=False)
             if done.returncode:
@@ -37,10 +39,10 @@ def engine(controller: Controller, tmp_path: Path) -> Iterator[Path]:
         yield program
 
 
-def containers(controller: Controller, engine: Path) -> list[str]:
+def containers(controller: Controller, engine: Path, nodes: Sequence[str] = NODES) -> list[str]:
     """Ask the engine of each node, past the tool, which containers it has."""
     names = []
-    for node in NODES:
+    for node in nodes:
         argv = labs.argv_on(controller.lab, node, [str(engine), "ps", "--all", "--format", "{{.Names}}"])
         names += subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     return names
@@ -77,3 +79,19 @@ def test_a_bench_runs_in_containers_and_ends_there_without_its_controller(contro
     collected = controller.orch("collect")
     assert "not verified" not in collected.err, collected
     assert {controller.exit_record(node)["container"]["left"] == [] for node in NODES} == {True}
+
+
+def test_a_spare_with_the_same_image_takes_the_place_of_a_node_that_dies(controller: Controller, engine: Path) -> None:
+    words = ("--set", "compute_ms=50", "--steps", "40", "--nodes", "2", "--spares", "1", "--repeats", "2")
+    hosts = ("-H", str(controller.project / "containers.yaml"), "-x", "node4")
+    process = controller.start("bench", *SMALL, *words, *hosts)
+    controller.wait_for_starts(2)
+    faults.crash(controller.lab, "node2")
+    done = controller.end(process, 60)
+    assert done.code == 0 and "node3 in place of node2: " in done.err, done
+    manifest = controller.manifest()
+    assert [slot["host"] for slot in manifest["placement"]["slots"]] == ["node1", SPARE]
+    assert {facts["container"]["digest"] for facts in manifest["facts"].values()} == {
+        manifest["facts"][SPARE]["container"]["digest"]
+    }
+    assert containers(controller, engine, ("node1", SPARE)) == []

@@ -65,14 +65,7 @@ def test_a_spare_takes_the_place_of_a_node_that_dies_in_mid_bench_and_all_repeat
     (controller.project / "cluster.yaml").write_text(text)
     words = ("--hosts", "cluster.yaml", "-x", "node3", "--gpus", "1", "--nodes", "2", "--spares", "1", "--repeats", "2")
     process = controller.start("bench", *SMALL, "--set", "compute_ms=50", "--steps", "40", *words)
-    judge.wait_for(
-        lambda: (
-            bool(list(controller.project.glob("runs/*/events.jsonl")))
-            and sum(event["event"] == "started" for event in controller.events()) == 2
-        ),
-        40,
-        "the second run does not start",
-    )
+    controller.wait_for_starts(2)
     faults.crash(controller.lab, "node2")
     done = controller.end(process, 60)
     assert done.code == 0, done
@@ -91,3 +84,24 @@ def test_a_spare_takes_the_place_of_a_node_that_dies_in_mid_bench_and_all_repeat
     # No interface is in this inventory: the one of the route is found, and handed to the launch scripts.
     facts = manifests[record["runs"][0]]["facts"]["node4"]["interface"]
     assert (facts["name"], facts["why"]) == ("eth0", "the route to the other nodes")
+
+
+def test_a_bench_is_resumed_on_spares_for_the_nodes_that_died_meanwhile(controller: Controller) -> None:
+    text = controller.lab.inventory.read_text().replace("    port: 22\n", "    port: 22\n    connect_timeout_s: 2\n")
+    (controller.project / "cluster.yaml").write_text(text)
+    words = ("--hosts", "cluster.yaml", "--gpus", "1", "--nodes", "2", "--spares", "2", "--repeats", "2")
+    process = controller.start("bench", *SMALL, "--set", "compute_ms=50", "--steps", "40", *words)
+    controller.wait_for_starts(2)
+    process.kill()
+    for node in ("node1", "node2"):
+        faults.crash(controller.lab, node)
+    done = controller.orch("resume", "--json", timeout_s=90)
+    assert done.code == 0, done
+    record = json.loads((controller.bench / "bench.json").read_text())
+    assert record["replaced"] == {"node1": "node3", "node2": "node4"}
+    manifests = [json.loads((controller.bench / run / "manifest.json").read_text()) for run in record["runs"]]
+    assert [[slot["host"] for slot in manifest["placement"]["slots"]] for manifest in manifests] == [["node3", "node4"]] * 2
+    (abandoned,) = (run for run in record["superseded"] if run.endswith("-r2"))
+    outcome = json.loads((controller.bench / abandoned / "manifest.json").read_text())["outcome"]
+    assert outcome["state"] == "lost" and "the controller died in mid-run, and this node is lost" in outcome["error"]["message"]
+    assert [note for note in done.json["notes"] if note.startswith("node3 in place of node1: ")]

@@ -38,6 +38,7 @@ def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
     wanted = job_wanted("nodes=8,ntasks-per-node=2,exclude=n9", 4)
     assert wanted.options == ("--nodes=8", "--ntasks-per-node=2", "--exclude=n9")
     assert wanted.on("n[1-2]", 2).options == ("--ntasks-per-node=2", "--nodes=2", "--nodelist=n[1-2]")
+    assert job_wanted("partition=gpu", 4, spares=2).options[1] == "--nodes=6"
     assert {"--no-requeue", "--no-kill", "--job-name=orch-b1"} <= set(wanted.argv("b1"))
 
 
@@ -59,6 +60,15 @@ def test_what_cannot_be_asked_is_refused(text: str, nodes: int, words: str) -> N
     with pytest.raises(ConfigError) as caught:
         job_wanted(text, nodes)
     assert words in str(caught.value)
+
+
+def test_nodes_that_are_given_must_hold_the_spares_too() -> None:
+    assert job_wanted("nodes=3", 0, spares=2).options[0] == job_wanted("nodes=3", 2, spares=1).options[0] == "--nodes=3"
+    with pytest.raises(ConfigError, match="expected nodes for the largest run and its 2 spares, 6, got nodes=4") as caught:
+        job_wanted("nodes=4", 4, spares=2)
+    assert caught.value.hint == "raise it to 6, leave it out, or lower --spares"
+    with pytest.raises(ConfigError, match="and its spare, 2, got nodes=1"):
+        job_wanted("nodes=1", 0, spares=1)
 
 
 def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) -> None:

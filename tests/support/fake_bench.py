@@ -13,6 +13,7 @@ from orchestrator.controller.campaign import Campaign
 from orchestrator.controller.controller import Controller
 from orchestrator.controller.events import Observer, ProgressEvent, RunOver
 from orchestrator.controller.launch import Launch
+from orchestrator.controller.members import Members
 from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.stage import Stage
 from orchestrator.inventory.read import open_inventory
@@ -24,10 +25,11 @@ from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import bench_record
 from orchestrator.record.rundir import BenchDir, RunDir
+from tests.support import judge
 from tests.support.fake_node import FakeCluster, FakeNode
 from tests.support.fake_supervisor import Program, Rank
 
-__all__ = ["IMPATIENT", "INVENTORY", "LIMITS", "FakeBench", "training"]
+__all__ = ["IMPATIENT", "INVENTORY", "LIMITS", "FakeBench", "left_in_the_middle", "training"]
 
 INVENTORY = """\
 schema: 1
@@ -116,10 +118,9 @@ class FakeBench:
 
     @property
     def campaign(self) -> Campaign:
-        """Return what executes the runs of this bench, with facts as if it had looked."""
-        facts = {"simulated": {name: {} for name in self.nodes}}
+        """Return what executes the runs of this bench."""
         numbers = iter(range(20000, 30000))
-        return Campaign(self.bench, self.hosts, self.stage, numbers.__next__, facts)
+        return Campaign(self.bench, Members(self.bench, self.hosts, self.stage), self.stage, numbers.__next__)
 
     def launch(self, **changes: Any) -> Launch:
         """Return the launch of the first run, its nodes connected."""
@@ -162,3 +163,21 @@ class FakeBench:
     def started_on(self) -> list[str]:
         """Return the nodes on which a launch script of any run has started."""
         return [name for name, node in self.nodes.items() if list(node.root.glob("nodes/*/runs/*/logs/node.out"))]
+
+
+def left_in_the_middle(rig: FakeBench, started: tuple[str, ...]) -> Campaign:
+    """A run as a controller leaves it that dies while it starts the nodes; those that are named have started."""
+    rig.runs(training(rig.spec, after_s=0.4))
+    campaign, launch = rig.campaign, rig.launch()
+    campaign.members.facts["simulated"] = {name: {} for name in rig.nodes}
+    campaign._write(rig.run(), launch.plan, rig.first)
+    for name in launch.hosts:
+        launch._stage(name)
+        line = rig.nodes[name].supervisor(rig.first.run_id, start=True, timeout_s=1)
+        line.send("arm", **launch._order(name))
+        if name in started:
+            line.send("go", at=0.0)
+            supervisor = rig.nodes[name].supervisors[rig.first.run_id]
+            judge.wait_for(lambda supervisor=supervisor: supervisor.started, 5, "it does not start")
+        line.close()
+    return campaign

@@ -288,7 +288,7 @@ class FakeCluster:
         self.nodes[name] = node
         return node
 
-    def ready_for_runs(self) -> None:
+    def ready_for_runs(self, hosts: Sequence[Host]) -> None:
         """Nothing is needed: no relay ends what it starts here."""
 
     def close(self) -> None:

@@ -31,20 +31,23 @@ _READY = b'"event": "spawner"'
 
 @dataclass(slots=True)
 class _Step:
+    job: str
+    python: tuple[str, ...]
+    names: frozenset[str]
     process: subprocess.Popen[bytes]
     errors: int  # a file in memory with what srun has said, however much, also when this process has ended
 
 
 class Spawners:
-    """The steps of spawners that this process has started, by job and interpreter. ``start`` is the text that becomes a runner:
-    its arguments after the interpreter, and what is sent to it before a request."""
+    """The steps of spawners that this process has started: one for each job and interpreter, and one more for hosts that join
+    later. ``arguments`` after the interpreter and ``source``, sent before a request, become a runner."""
 
     def __init__(self, arguments: Sequence[str], source: bytes) -> None:
         self._arguments = tuple(arguments)
         self._source = source
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._steps: dict[tuple[str, tuple[str, ...]], _Step] = {}
+        self._steps: list[_Step] = []
 
     def ensure(self, hosts: Sequence[Host]) -> None:
         """Start spawners on those of these hosts that belong to a job, unless they run, and wait until all of them answer.
@@ -59,26 +62,27 @@ class Spawners:
             if groups and not self._steps:
                 threading.Thread(target=self._beat, daemon=True, name="spawners").start()
             for (job, python), members in groups.items():
-                running = self._steps.get((job, python))
-                if running is None or running.process.poll() is not None:
-                    self._steps[job, python] = self._started(job, python, [host.name for host in members])
+                running = [one for one in self._steps if (one.job, one.python) == (job, python) and one.process.poll() is None]
+                missing = [host.name for host in members if not any(host.name in one.names for one in running)]
+                if missing:
+                    self._steps.append(self._started(job, python, missing))
 
     def _beat(self) -> None:
         """Show the spawners that this process lives."""
         while not self._closed.wait(_BEAT_S):
-            for started in list(self._steps.values()):
+            for started in list(self._steps):
                 with suppress(OSError, ValueError):  # it has ended, or does not read
                     assert started.process.stdin
                     os.write(started.process.stdin.fileno(), b"\n")
 
-    def _started(self, job: str, python: Sequence[str], names: Sequence[str]) -> _Step:
+    def _started(self, job: str, python: tuple[str, ...], names: Sequence[str]) -> _Step:
         argv = step.spawners(job, fold(names), len(names), [*python, *self._arguments])
         errors = os.memfd_create("srun")
         process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, start_new_session=True,
             env=step.environment(),
         )  # fmt: skip
-        started = _Step(process, errors)
+        started = _Step(job, python, frozenset(names), process, errors)
         request = json.dumps({"op": "spawn", "nonce": "spawners", "job": job, "lease_s": _LEASE_S}).encode() + b"\n"
         try:
             assert process.stdin
@@ -115,7 +119,7 @@ class Spawners:
         """Let the spawners go: they end when their last run has. Waits for those without a run."""
         self._closed.set()
         with self._lock:
-            steps, self._steps = list(self._steps.values()), {}
+            steps, self._steps = self._steps, []
         for started in steps:
             for stream in (started.process.stdin, started.process.stdout):
                 with suppress(OSError):

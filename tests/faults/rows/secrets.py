@@ -135,7 +135,7 @@ RAISES = "raise RuntimeError('a fault of ours')"
 DIES = "import os; os.kill(os.getpid(), 9)"
 BUGS = {
     "plan": ("plan.bench", "plan_run"),
-    "preflight": ("controller.campaign", "capture"),
+    "preflight": ("controller.fitness", "capture"),
     "stage": ("controller.launch", "stage_payload"),
     "watch": ("controller.watch", "Watch.run"),
     "collect": ("controller.campaign", "collect_host"),
