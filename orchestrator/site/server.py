@@ -13,7 +13,6 @@ import re
 import socket
 import stat
 import sys
-import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,15 +22,13 @@ from urllib.parse import parse_qs, unquote
 
 from orchestrator.errors import OrchError, traced
 from orchestrator.report.html.template import fill
+from orchestrator.site.clients import ClientLimits, Clients
 from orchestrator.site.live import Live
 
-__all__ = ["MOST_OPEN", "Pages", "Server"]
+__all__ = ["Pages", "Server"]
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _MOST_PAGE_BYTES = 256 << 20
-_IDLE_S = 15.0
-MOST_OPEN = 64
-"""Connections at a time. Others are closed: whoever opens many takes no files and threads from the rest of the process."""
 _ONLY_READING = "Only GET and HEAD are answered: nothing can be changed here."
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -109,7 +106,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     server_version = "orch"
     sys_version = ""
-    timeout = _IDLE_S
     server: Server
     only: ClassVar[str] = "GET, HEAD"
 
@@ -122,7 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
+        self.server.clients.asked(self.connection)
         status, body, headers = self._page()
+        self.server.clients.answered(self.connection)
         self.send_response(status)
         for name, value in {**_HEADERS, **headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -175,12 +173,14 @@ class Server(ThreadingHTTPServer):
     block_on_close = False
     address_family = socket.AF_INET
 
-    def __init__(self, port: int, token: str, pages: Pages, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, port: int, token: str, pages: Pages, tell: Callable[[str], None], limits: ClientLimits | None = None
+    ) -> None:
         self.token = token
         self.pages = pages
         self._tell = tell
         self._told: set[str] = set()
-        self._places = threading.BoundedSemaphore(MOST_OPEN)
+        self.clients = Clients(limits or ClientLimits())
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
@@ -189,14 +189,14 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a thread of its own, or close it if too many are open."""
-        if not self._places.acquire(blocking=False):
+        """Answer a connection in a thread of its own, or close it if there is no place for it."""
+        if not self.clients.came(request):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._places.release()
+            self.clients.left(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -204,7 +204,11 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self.clients.left(request)
+
+    def service_actions(self) -> None:
+        """End connections whose clients are too slow; called between connections, and at each `poll_interval`."""
+        self.clients.end_overdue()
 
     def is_token(self, given: str) -> bool:
         """Return True for the token; how long that takes says nothing of it."""
