@@ -13,6 +13,7 @@ import re
 import socket
 import stat
 import sys
+import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +26,7 @@ from orchestrator.report.html.template import fill
 from orchestrator.site.clients import ClientLimits, Clients
 from orchestrator.site.live import Live
 
-__all__ = ["Pages", "Server"]
+__all__ = ["Bugs", "Pages", "Server"]
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _MOST_PAGE_BYTES = 256 << 20
@@ -39,6 +40,24 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+
+
+class Bugs:
+    """Tells of errors that nobody expected, each once: a page is made, and a node asked, again every two seconds."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+
+    def tell(self, error: BaseException) -> None:
+        """Tell where an error was raised, without its message, in which a secret may be."""
+        report = traced(error)
+        with self._lock:
+            if report in self._told:
+                return
+            self._told.add(report)
+        self._tell(f"this is a bug in orch. Traceback:\n{report}")
 
 
 class Pages:
@@ -145,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return (*self.server.pages.page(unquote(path, errors="surrogateescape"), query), {})
         except Exception as error:  # a page that cannot be made is no reason to show none of the others
-            self.server.tell_bug(error)
+            self.server.bugs.tell(error)
             why = "orch serve cannot make this page; it says why in its terminal."
             return (*_refusal(HTTPStatus.INTERNAL_SERVER_ERROR, why, ""), {})
 
@@ -167,19 +186,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves pages on 127.0.0.1 to whoever has the token. ``tell`` is called with what goes wrong."""
+    """Serves pages on 127.0.0.1 to whoever has the token."""
 
     daemon_threads = True
     block_on_close = False
     address_family = socket.AF_INET
 
-    def __init__(
-        self, port: int, token: str, pages: Pages, tell: Callable[[str], None], limits: ClientLimits | None = None
-    ) -> None:
+    def __init__(self, port: int, token: str, pages: Pages, bugs: Bugs, limits: ClientLimits | None = None) -> None:
         self.token = token
         self.pages = pages
-        self._tell = tell
-        self._told: set[str] = set()
+        self.bugs = bugs
         self.clients = Clients(limits or ClientLimits())
         super().__init__(("127.0.0.1", port), _Handler)
 
@@ -218,14 +234,7 @@ class Server(ThreadingHTTPServer):
         """Tell of an error that is none of a connection that has gone."""
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, ConnectionError | TimeoutError):
-            self.tell_bug(error)
-
-    def tell_bug(self, error: BaseException) -> None:
-        """Tell of an unexpected error, once: a page is made again every two seconds."""
-        report = traced(error)
-        if report not in self._told:
-            self._told.add(report)
-            self._tell(f"this is a bug in orch. Traceback:\n{report}")
+            self.bugs.tell(error)
 
 
 def _is_bench(runs: Path, name: str) -> bool:

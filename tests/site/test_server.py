@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.site.clients import ClientLimits
 from orchestrator.site.live import Live
-from orchestrator.site.server import Pages, Server
+from orchestrator.site.server import Bugs, Pages, Server
 from tests.support import judge
 from tests.support.benches import bench
 
@@ -33,7 +33,7 @@ class Asked:
         names = sorted(path.name for path in runs.iterdir()) if runs.exists() else []
         pages = Pages(Live(runs, lambda _: {}), site, lambda: names, lambda: self.doing)
         self.pages = pages
-        self.server = Server(0, TOKEN, pages, self.told.append, limits)
+        self.server = Server(0, TOKEN, pages, Bugs(self.told.append), limits)
         self.port = self.server.server_address[1]
 
     @contextmanager
