@@ -52,9 +52,9 @@ DOORS = {
     "analysis": (
         "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue "
         "compare/causes compare/cells compare/kept compare/suspects explain/prediction hang/activity hang/verdict "
-        "history published/doubts published/folders published/foreign published/language published/language_doubts "
-        "published/nearest published/reference published/rules published/schema published/tables tune/answer "
-        "tune/candidates tune/halving tune/state"
+        "history past_acceptances published/doubts published/folders published/foreign published/language "
+        "published/language_doubts published/nearest published/reference published/rules published/schema published/tables "
+        "tune/answer tune/candidates tune/halving tune/state"
     ),
     "api": "allocation bench find opened plan prepare progress sealing selection",
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
@@ -70,8 +70,8 @@ DOORS = {
     ),
     "record": (
         "acceptance archive archive_record bench_parts benchfile bisect_record borrow defaults evidence hang_report "
-        "hang_verdict journal manifest node_record node_states owed project recorded_spec refused removal reread rundir "
-        "sealed signature state_file submission telemetry"
+        "hang_verdict journal manifest node_record node_states owed past_acceptance project recorded_spec "
+        "refused removal reread rundir sealed signature state_file submission telemetry"
     ),
     "report": (
         "accept bisect cells checks compare explain formats/json hang history html/certificate html/comparison "

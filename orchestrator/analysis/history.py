@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from orchestrator.errors import DataError, OrchError
 from orchestrator.files import write_atomic
 from orchestrator.record import BenchDir
 from orchestrator.record.benchfile import BenchRecord
+from orchestrator.record.past_acceptance import PastAcceptance
 from orchestrator.record.rundir import bench_folders
 from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.record.state_file import read_json
@@ -29,8 +30,8 @@ from orchestrator.results.read import read_run
 from orchestrator.results.summary import Row, summarize
 
 __all__ = [
-    "History", "PastCell", "chosen", "damaged_runs", "evidence_mark", "history", "history_of", "listed", "past_cells",
-    "revived",
+    "History", "PastAcceptance", "PastCell", "chosen", "damaged_runs", "evidence_mark", "history", "history_of", "listed",
+    "past_cells", "remembered", "revived",
 ]  # fmt: skip
 
 _SCHEMA = 6
@@ -70,26 +71,33 @@ class PastCell:
 @dataclass(frozen=True, slots=True)
 class History:
     """All cells; ``damaged`` maps each bench or run with damaged evidence to the reason, ``speedless`` each bench without
-    metrics to what it measured, ``seals`` each bench of a store to the seal of its archive."""
+    metrics to what it measured, ``seals`` each bench or acceptance of a store to the seal of its archive; ``acceptances`` are
+    the oldest first."""
 
     cells: tuple[PastCell, ...]
     damaged: Mapping[str, str]
     speedless: Mapping[str, str]
     seals: Mapping[str, str] = field(default_factory=dict)
+    acceptances: tuple[PastAcceptance, ...] = ()
 
 
 def history(root: Path, cache: Path) -> History:
     """Return the history of the benches in ``root``; damaged benches raise nothing. ``cache`` need not exist."""
-    cached, entries = _cached(cache), {}
-    for folder in reversed(bench_folders(root)):
+    return history_of(remembered(cache, list(reversed(bench_folders(root))), _read))
+
+
+def remembered(cache: Path, folders: Sequence[Path], read: Callable[[Path], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return by name what ``read`` says of folders with benches, from ``cache`` where no file of one has changed."""
+    cached, entries = _cached(cache), dict[str, dict[str, Any]]()
+    for folder in folders:
         mark = evidence_mark(folder)
         entry = cached.get(folder.name)
-        entries[folder.name] = entry if entry and entry["mark"] == mark else {"mark": mark, **_read(folder)}
+        entries[folder.name] = entry if entry and entry["mark"] == mark else {"mark": mark, **read(folder)}
     if entries != cached:
         with suppress(OrchError, OSError):  # the cache only saves time
             cache.parent.mkdir(mode=0o700, exist_ok=True)
             write_atomic(cache, json.dumps(sealed({"schema": _SCHEMA, "orch": __version__, "benches": entries})).encode())
-    return history_of(entries)
+    return entries
 
 
 def history_of(entries: Mapping[str, Mapping[str, Any]]) -> History:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from orchestrator.inventory import Host, Inventory
     from orchestrator.nodes.cluster import Cluster
@@ -115,21 +115,23 @@ def select(
     return selection
 
 
-def without_suspects(selection: Selection, keep: bool = False, *, say: Callable[[str], None]) -> Selection:
+def without_suspects(selection: Selection, keep: Collection[str] = (), *, say: Callable[[str], None]) -> Selection:
     """Return the selection without hosts that are suspect or out; each is named with its reason, and in its notes.
 
-    ``keep``: only without those that are out. Raises ConfigError if none is left.
+    ``keep`` are hosts that stay although they are suspect. Raises ConfigError if none is left.
     """
     from orchestrator.errors import ConfigError
-    from orchestrator.record.node_states import OUT, SUSPECT, node_states
+    from orchestrator.record.node_states import GOOD, SUSPECT, node_states
     from orchestrator.report.text import one_line
 
     known = node_states(selection.project.nodes)
-    unwanted = (OUT,) if keep else (OUT, SUSPECT)
     left_out = {
         host.name: state
         for host in selection.hosts
-        if (state := known.get(host.name)) and state.is_of(host.name, host.address) and state.state in unwanted
+        if (state := known.get(host.name))
+        and state.is_of(host.name, host.address)
+        and state.state != GOOD
+        and not (state.state == SUSPECT and host.name in keep)
     }
     if not left_out:
         return selection

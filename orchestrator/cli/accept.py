@@ -150,10 +150,13 @@ def begun(
     return Acceptance(folder, selection, plan.document, suite, bases, limits, accept_new)
 
 
-def gated(selection: Selection, suite: str, bases: Sequence[Path], limits: Limits, accept_new: bool) -> Selection:
+def gated(
+    selection: Selection, suite: str, bases: Sequence[Path], limits: Limits, *, accept_new: bool, with_suspects: bool
+) -> Selection:
     """Run a short suite on the hosts of a bench, and return the selection without those that fail.
 
-    Raises Regression if what fails is not a node, or no host is left. An open verdict is named, and the bench goes on.
+    ``with_suspects``: a host that was suspect before stays if its verdict is open. Raises Regression if what fails is not a
+    node, or no host is left. An open verdict is named, and the bench goes on.
     """
     from orchestrator.cli.acceptance import certify
     from orchestrator.errors import Regression
@@ -172,7 +175,7 @@ def gated(selection: Selection, suite: str, bases: Sequence[Path], limits: Limit
     if failed:
         where = f"--gate {suite}"
         raise Regression(f"{failed[0].subject}: {failed[0].text}", kind="expectation_not_met", where=where)
-    return without_suspects(selection)
+    return without_suspects(selection, with_suspects, {node.host for node in certificate.nodes if node.verdict == "fail"})
 
 
 def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:

@@ -242,7 +242,7 @@ def bench(
             from orchestrator.cli.accept import gated
 
             opened.close()
-            selection = gated(selection, gate, bases, limits, accept_new)
+            selection = gated(selection, gate, bases, limits, accept_new=accept_new, with_suspects=with_suspects)
         selection, aside = set_aside(selection, spares)
         seed = new_seed()
         if aside and not dry_run:

@@ -1,4 +1,4 @@
-"""`orch history`: list every bench of a project, from the run directories alone, or of a store, from its index."""
+"""`orch history`: list all benches and acceptances of a project, from run directories alone, or of a store, from its index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from orchestrator.cli.options import AcceptNew, Json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.analysis.history import History, PastCell
+    from orchestrator.analysis.history import History, PastAcceptance, PastCell
+    from orchestrator.record import Project
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,9 +41,10 @@ def history(
 ) -> None:
     """List every configuration of every bench of this project, or of a store, with date, value, confidence interval, hardware.
 
-    Exits with 4 if the evidence of a bench is damaged; all others are still listed.
+    Below them the acceptances of the same hosts over time, unless options select configurations. Exits with 4 if the
+    evidence of a bench is damaged; all others are still listed.
     """
-    from orchestrator.analysis.history import chosen, history
+    from orchestrator.analysis.history import chosen
     from orchestrator.cli.stored import history_from
     from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.extras import need
@@ -55,32 +57,46 @@ def history(
         need("matplotlib", "--plot")
     begin, shape_name = _date(since), _shape(shape)
     project = Project.here(os.environ)
-    whole, faults = history_from(store, accept_new) if store else (history(project.runs, project.history), [])
+    whole, faults = history_from(store, accept_new) if store else (_of_project(project), [])
     cells = chosen(whole.cells, model, dtype, shape_name, begin, metric)
     if plot:
         from orchestrator.report.trend import svg
 
         write_atomic(plot, svg(cells), 0o644, is_input=True)
         typer.echo(f"wrote {plot}", err=True)
-    _show(cells, whole, store, as_json)
+    accepted = [past for past in whole.acceptances if past.created >= begin and not (model or dtype or shape or metric)]
+    _show(cells, accepted, whole, store, as_json)
     faults += [DataError(why, kind="state_damaged", run_id=name) for name, why in whole.damaged.items()]
     if faults:
         raise Faults(faults)
 
 
-def _show(cells: Sequence[PastCell], whole: History, store: str, as_json: bool) -> None:
+def _of_project(project: Project) -> History:
+    from dataclasses import replace
+
+    from orchestrator.analysis.history import history
+    from orchestrator.analysis.past_acceptances import past_acceptances
+
+    benches = history(project.runs, project.history)
+    accepted, damaged = past_acceptances(project.runs, project.history.with_name("acceptances.json"))
+    return replace(benches, acceptances=accepted, damaged={**benches.damaged, **damaged})
+
+
+def _show(cells: Sequence[PastCell], accepted: Sequence[PastAcceptance], whole: History, store: str, as_json: bool) -> None:
     from rich.console import Console
 
     from orchestrator.report import history as report
     from orchestrator.report.text import one_line
 
     if as_json:
-        typer.echo(report.document(cells, whole), nl=False)
+        typer.echo(report.document(cells, accepted, whole), nl=False)
         return
     if cells:
         report.render(cells, Console())
-    elif not whole.speedless:
-        typer.echo("no benches" if not whole.cells else "no bench matches these options", err=True)
+    if accepted:
+        report.render_acceptances(accepted, Console())
+    if not (cells or accepted or whole.speedless):
+        typer.echo("no benches" if not (whole.cells or whole.acceptances) else "no bench matches these options", err=True)
     for name, noun in whole.speedless.items():
         pulled = f"orch pull {store} {name}, and then " if store else ""
         typer.echo(one_line(f"not listed, because it measured {noun}: {pulled}orch summarize {name}"), err=True)

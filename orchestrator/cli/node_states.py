@@ -10,6 +10,8 @@ from orchestrator.api.selection import Selection
 from orchestrator.cli.options import say
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from orchestrator.analysis.accept import Certificate
     from orchestrator.record import Project
 
@@ -24,11 +26,15 @@ Gate = Annotated[
 ]
 
 
-def without_suspects(selection: Selection, keep: bool = False) -> Selection:
-    """Return the selection without hosts that are suspect or out, as `selection.without_suspects`; tell it on stderr."""
+def without_suspects(selection: Selection, keep: bool = False, failed: Collection[str] = ()) -> Selection:
+    """Return the selection without hosts that are suspect or out, and tell it on stderr.
+
+    ``keep``: without those that are out, and of those that are suspect without those that have ``failed`` again.
+    """
     from orchestrator.api import selection as hosts
 
-    return hosts.without_suspects(selection, keep, say=say)
+    stay = [host.name for host in selection.hosts if host.name not in failed] if keep else ()
+    return hosts.without_suspects(selection, stay, say=say)
 
 
 def remember(project: Project, certificate: Certificate) -> None:

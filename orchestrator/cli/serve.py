@@ -71,7 +71,7 @@ def serve(
 
     need("matplotlib", "charts of the pages")
     from orchestrator.site.live import Live
-    from orchestrator.site.server import Pages, Server
+    from orchestrator.site.server import Bugs, Pages, Server
 
     project = Project.here(os.environ)
     project.prepare()
@@ -83,12 +83,13 @@ def serve(
                 f"expected a bench of this project, in {runs}", where=str(path), hint="set ORCH_PROJECT to its own"
             )
         part = "live/" + "/".join(map(address, path.relative_to(runs).parts))
-    nodes, site = Nodes(project), Builder(project)
+    bugs = Bugs(lambda text: typer.echo(f"orch: {text}", err=True))
+    nodes, site = Nodes(project, bugs.tell), Builder(project)
     pages = Pages(
         Live(project.runs, nodes.look if not no_nodes else lambda _: {}), site.folder, lambda: recent(project), site.wanted
     )
     try:
-        server = Server(port, secrets.token_urlsafe(24), pages, lambda text: typer.echo(f"orch: {text}", err=True))
+        server = Server(port, secrets.token_urlsafe(24), pages, bugs)
     except OSError as error:
         raise ConfigError(
             f"expected a port that is free: {error.strerror}", where=f"--port {port}", hint="0 takes any"

@@ -35,9 +35,9 @@ def opened(where: str, accept_new: bool) -> Iterator[Store]:
 
 
 def history_from(where: str, accept_new: bool) -> tuple[History, list[OrchError]]:
-    """Return the history of the benches in a store, and what is wrong with archives.
+    """Return the history of the benches and acceptances in a store, and what is wrong with archives.
 
-    Of several archives of one bench, that with the most measured runs counts."""
+    Of several archives of one bench or acceptance, that with the most measured runs counts."""
     from dataclasses import replace
 
     from orchestrator.analysis.history import history_of
@@ -46,10 +46,15 @@ def history_from(where: str, accept_new: bool) -> tuple[History, list[OrchError]
         listing = store.open().listing()
     note(listing)
     by_bench: dict[str, Entry] = {}
+    accepted: dict[str, Entry] = {}
     for entry in sorted(listing.entries.values(), key=lambda entry: (entry.measured, entry.runs, entry.seal)):
         by_bench |= dict.fromkeys(entry.benches, entry)
+        accepted |= {entry.id: entry} if entry.acceptance else {}
     whole = history_of({name: entry.benches[name] for name, entry in sorted(by_bench.items())})
-    return replace(whole, seals={name: entry.seal for name, entry in sorted(by_bench.items())}), list(listing.damaged.values())
+    seals = {name: entry.seal for name, entry in sorted((by_bench | accepted).items())}
+    past = [entry.acceptance for entry in accepted.values() if entry.acceptance]
+    ordered = tuple(sorted(past, key=lambda acceptance: (acceptance.created, acceptance.acceptance_id)))
+    return replace(whole, seals=seals, acceptances=ordered), list(listing.damaged.values())
 
 
 def is_store(where: str) -> bool:

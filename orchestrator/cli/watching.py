@@ -1,4 +1,8 @@
-"""What nodes say of runs that are under way, asked again and again while somebody looks, by connections of its own."""
+"""What nodes say of runs that are under way, asked again and again while somebody looks, by connections of its own.
+
+Each bench is asked in a thread of its own, so that one whose nodes are slow to answer, or that raises what nobody expected,
+holds up no other.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,12 @@ from pathlib import Path
 from orchestrator.cli.connecting import trust_of
 from orchestrator.cli.options import known_secrets
 from orchestrator.errors import OrchError
-from orchestrator.inventory import open_inventory
+from orchestrator.inventory import Redaction, open_inventory
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each
 from orchestrator.record import Project
 from orchestrator.site.live import Seen, Watched
+from orchestrator.transport import Trust
 
 __all__ = ["Nodes"]
 
@@ -28,113 +33,163 @@ _AGAIN_S = 20.0
 """A host that cannot be reached is tried again after this time."""
 _ANSWER_S = 10.0
 
-
-@dataclass(slots=True)
-class _Connected:
-    """The connections to hosts of a bench, and by host the error and the time of those that could not be made."""
-
-    cluster: Cluster
-    used_s: float
-    failed: dict[str, tuple[float, OrchError]] = field(default_factory=dict)
+Key = tuple[object, ...]
+"""A run, and the logs of its nodes that somebody looks at."""
 
 
 class Nodes:
-    """Asks nodes in a thread of its own, which ends its connections when nobody has looked for half a minute."""
+    """Asks the nodes of the benches that somebody looks at. ``tell_bug`` is called with what nobody expected."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, tell_bug: Callable[[BaseException], None]) -> None:
         self._project = project
+        self._tell_bug = tell_bug
         self._lock = threading.Lock()
-        self._told = threading.Event()
         self._is_over = threading.Event()
-        self._wanted: dict[tuple[object, ...], tuple[Watched, float]] = {}
-        self._seen: dict[tuple[object, ...], dict[str, Seen]] = {}
-        self._connected: dict[Path, _Connected] = {}
-        self._thread: threading.Thread | None = None
+        self._benches: dict[Path, _Bench] = {}
+        self._redaction = Redaction()
 
     def look(self, watched: Watched) -> Mapping[str, Seen]:
         """Return what the nodes have answered so far, and have them asked."""
-        key = (watched.bench.path, watched.run_id, *watched.logs.items())
+        path, key = watched.bench.path, _key(watched)
         with self._lock:
-            self._wanted[key] = watched, time.monotonic()
-            if self._thread is None and not self._is_over.is_set():
-                self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
-                self._thread.start()
-            self._told.set()
-            return dict(self._seen.get(key, {}))
+            if self._is_over.is_set():
+                return {}
+            if path not in self._benches:
+                thread = threading.Thread(target=self._ask_again_and_again, args=(path,), name="nodes", daemon=True)
+                self._benches[path] = _Bench(thread)
+                thread.start()
+            bench = self._benches[path]
+            bench.looked_at[key] = watched, time.monotonic()
+            bench.told.set()
+            return dict(bench.seen.get(key, {}))
 
     def close(self) -> None:
         """Ask no more, and close all connections."""
-        self._is_over.set()
-        self._told.set()
-        if self._thread:
-            self._thread.join(_ANSWER_S)
-        self._close(lambda _: True)
+        with self._lock:
+            self._is_over.set()
+            benches = list(self._benches.values())
+        for bench in benches:
+            bench.told.set()
+        last_s = time.monotonic() + _ANSWER_S
+        for bench in benches:
+            bench.thread.join(max(0.0, last_s - time.monotonic()))
 
-    def _run(self) -> None:
-        while not self._is_over.is_set():
-            now = time.monotonic()
-            with self._lock:
-                gone = [key for key, (_, at) in self._wanted.items() if now - at > _LOOKED_AT_S]
-                for key in gone:
-                    del self._wanted[key]
-                    self._seen.pop(key, None)
-                wanted = dict(self._wanted)
-                self._told.clear()
-            for key, (watched, _) in wanted.items():
+    def _ask_again_and_again(self, path: Path) -> None:
+        """Ask the nodes of one bench until nobody has looked at it for half a minute."""
+        bench, asked = self._benches[path], _Asked(self._trust, self._tell_bug)
+        is_looked_at = True
+        while not self._is_over.is_set() and is_looked_at:
+            for watched in self._looked_at(bench):
                 if self._is_over.is_set():
-                    return
-                seen = self._ask(watched)
+                    break
+                seen = asked.answers(watched)
                 with self._lock:
-                    if key in self._wanted:
-                        self._seen[key] = seen
-            self._close(lambda connected: time.monotonic() - connected.used_s > _IDLE_S)
-            if wanted:
+                    if (key := _key(watched)) in bench.looked_at:
+                        bench.seen[key] = seen
+            if bench.looked_at:
                 self._is_over.wait(_PERIOD_S)
             else:
-                self._told.wait(_IDLE_S if self._connected else None)
+                bench.told.wait(_IDLE_S)
+                with self._lock:
+                    if is_looked_at := bool(bench.looked_at):
+                        continue
+                    del self._benches[path]
+        asked.disconnect()
 
-    def _close(self, is_idle: Callable[[_Connected], bool]) -> None:
-        for path, connected in list(self._connected.items()):
-            if is_idle(connected):
-                del self._connected[path]
-                connected.cluster.close()
+    def _looked_at(self, bench: _Bench) -> list[Watched]:
+        """Return what somebody looks at, and forget what nobody does any more."""
+        now = time.monotonic()
+        with self._lock:
+            for key in [key for key, (_, at) in bench.looked_at.items() if now - at > _LOOKED_AT_S]:
+                del bench.looked_at[key]
+                bench.seen.pop(key, None)
+            bench.told.clear()
+            return [watched for watched, _ in bench.looked_at.values()]
 
-    def _ask(self, watched: Watched) -> dict[str, Seen]:
+    def _trust(self, redaction: Redaction) -> Trust:
+        """Return how host keys are verified. What log-ins report is printed without the secrets of any bench."""
+        with self._lock:
+            self._redaction = Redaction(tuple(dict.fromkeys((*self._redaction.needles, *redaction.needles))))
+            return trust_of(self._project, self._redaction)
+
+
+@dataclass(slots=True)
+class _Bench:
+    """Who asks the nodes of a bench; what is looked at, and since when; what is known of it. ``told``: look again."""
+
+    thread: threading.Thread
+    looked_at: dict[Key, tuple[Watched, float]] = field(default_factory=dict)
+    seen: dict[Key, dict[str, Seen]] = field(default_factory=dict)
+    told: threading.Event = field(default_factory=threading.Event)
+
+
+class _Asked:
+    """The connections to the nodes of one bench. No method raises anything: what went wrong is the answer of a node."""
+
+    def __init__(self, trust: Callable[[Redaction], Trust], tell_bug: Callable[[BaseException], None]) -> None:
+        self._trust = trust
+        self._tell_bug = tell_bug
+        self._cluster: Cluster | None = None
+        self._failed: dict[str, tuple[float, Seen]] = {}
+
+    def answers(self, watched: Watched) -> dict[str, Seen]:
         """Return the answer of every host, or its error."""
         try:
-            connected = self._connection(watched)
-        except OrchError as error:
-            return {host: Seen(error=str(error)) for host in watched.logs}
-        cluster = connected.cluster
-        missing = [host for host in watched.logs if host not in cluster.nodes or not cluster.nodes[host].transport.alive]
-        due = [host for host in missing if time.monotonic() > connected.failed.get(host, (0.0, None))[0]]
-        _, errors = each(due, cluster.reconnect)
-        for host in due:
-            connected.failed.pop(host, None)
-        connected.failed |= {host: (time.monotonic() + _AGAIN_S, error) for host, error in errors.items()}
-        there = [host for host in watched.logs if host in cluster.nodes]
-        answers, silent = each(there, partial(_recent, cluster, watched))
-        known: dict[str, Seen] = {host: Seen(error=str(error)) for host, (_, error) in connected.failed.items()}
-        return {**known, **answers, **{host: Seen(error=str(error)) for host, error in silent.items()}}
+            cluster = self._connection(watched)
+        except Exception as error:
+            return dict.fromkeys(watched.logs, self._error(error))
+        answers, _ = each(watched.logs, partial(self._answer, cluster, watched))
+        return answers
 
-    def _connection(self, watched: Watched) -> _Connected:
-        """Return the connections for a bench. Raises ConfigError for an inventory that cannot be used any more."""
-        path, hosts = watched.bench.path, set(watched.logs)
-        connected = self._connected.get(path)
-        if connected is None or not hosts <= {host.name for host in connected.cluster.hosts}:
-            if connected:
-                connected.cluster.close()
+    def disconnect(self) -> None:
+        """Close all connections."""
+        if self._cluster:
+            try:
+                self._cluster.close()
+            except Exception as error:
+                self._error(error)
+        self._cluster = None
+
+    def _answer(self, cluster: Cluster, watched: Watched, host: str) -> Seen:
+        again_s, failure = self._failed.get(host, (0.0, Seen()))
+        is_connected = host in cluster.nodes and cluster.nodes[host].transport.alive
+        if not is_connected and time.monotonic() < again_s:
+            return failure
+        try:
+            node = cluster.nodes[host] if is_connected else cluster.reconnect(host)
+        except Exception as error:
+            failure = self._error(error)
+            self._failed[host] = time.monotonic() + _AGAIN_S, failure
+            return failure
+        log, most = watched.logs[host]
+        try:
+            recent = node.recent(watched.run_id, log, most_bytes=most, timeout_s=_ANSWER_S)
+        except Exception as error:
+            return self._error(error)
+        return (
+            Seen(recent.lives, recent.sizes, recent.log, recent.samples) if recent else Seen(error="it has nothing of this run")
+        )
+
+    def _connection(self, watched: Watched) -> Cluster:
+        """Return the cluster of a bench. Raises ConfigError for an inventory that cannot be used any more."""
+        hosts, known = set(watched.logs), {host.name for host in self._cluster.hosts} if self._cluster else set[str]()
+        if self._cluster is None or not hosts <= known:
+            self.disconnect()
             record = watched.bench.record()
             inventory = open_inventory(record.inventory)
-            chosen = inventory.of(sorted(hosts | ({host.name for host in connected.cluster.hosts} if connected else set())))
+            chosen = inventory.of(sorted(hosts | known))
             known_secrets(record, chosen, "use orch serve --no-nodes")
-            trust = trust_of(self._project, inventory.redaction())
-            connected = self._connected[path] = _Connected(Cluster(chosen, trust, inventory.redaction()), 0.0)
-        connected.used_s = time.monotonic()
-        return connected
+            redaction = inventory.redaction()
+            self._cluster = Cluster(chosen, self._trust(redaction), redaction)
+        return self._cluster
+
+    def _error(self, error: Exception) -> Seen:
+        """Return what is shown of an error; one that nobody expected is told, with where it was raised."""
+        if isinstance(error, OrchError | OSError):
+            return Seen(error=str(error))
+        self._tell_bug(error)
+        return Seen(error="orch serve cannot ask it; it says why in its terminal")
 
 
-def _recent(cluster: Cluster, watched: Watched, host: str) -> Seen:
-    log, most = watched.logs[host]
-    recent = cluster.nodes[host].recent(watched.run_id, log, most_bytes=most, timeout_s=_ANSWER_S)
-    return Seen(recent.lives, recent.sizes, recent.log, recent.samples) if recent else Seen(error="it has nothing of this run")
+def _key(watched: Watched) -> Key:
+    return (watched.run_id, *watched.logs.items())

@@ -15,7 +15,9 @@ SETUP_FAILED = "setup: line "
 """The beginning of the message of a setup line that fails."""
 
 # Set for every run: a fixed locale for numbers and messages in logs, unbuffered output, and the same hash seed on every rank.
-_BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+# CUDA counts GPUs by speed, the fastest first, if it is not told otherwise; NVML and nvidia-smi, and so facts, --devices and
+# telemetry, by PCI address (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars).
+_BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 # Modules and conda use variables that are not set, and commands that fail, so -e, -u and pipefail are off for these lines.
 # A launch script may have said set -x: what is printed until its shell options are back belongs to these lines too.
 _SETUP = """\

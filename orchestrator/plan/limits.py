@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.plan.words import MOST_S, shortest
 
 __all__ = ["Limits"]
+
+_ABOVE_ZERO = 1e-3
+_SECONDS = {
+    "beat_s": (_ABOVE_ZERO, 3600.0),
+    "lost_s": (_ABOVE_ZERO, 86400.0),
+    "doubt_s": (0.0, 86400.0),
+    "lease_s": (2.0, 86400.0),
+    "first_line_s": (1.0, MOST_S),
+    "stall_s": (1.0, MOST_S),
+    "grace_s": (0.0, 600.0),
+    "arm_s": (_ABOVE_ZERO, 86400.0),
+    "ask_s": (_ABOVE_ZERO, 86400.0),
+    "wait_s": (0.0, MOST_S),
+}
+"""The least and the most of each time; where there is an option for it, those of the option."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Timeouts of a run in seconds, its limit of output in bytes, and whether its nodes are sampled; `docs/structure.md` says
-    what each limit guarantees."""
+    what each limit guarantees. Raises ConfigError for a value that no run could keep to, and naming the field."""
 
     beat_s: float = 0.5
     lost_s: float = 2.9
@@ -24,3 +43,22 @@ class Limits:
     wait_s: float = 0.0
     output_bytes: int = 1 << 30
     telemetry: bool = True
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _SECONDS.items():
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not least <= value <= most:  # NaN is in no range
+                raise _refused(name, f"a time in seconds from {shortest(least)} to {shortest(most)}", value)
+        for name in ("lost_s", "lease_s"):
+            if getattr(self, name) <= self.beat_s:
+                raise _refused(
+                    name, f"more than beat_s={shortest(self.beat_s)}, the time between two heartbeats", getattr(self, name)
+                )
+        if type(self.output_bytes) is not int or self.output_bytes < 1 << 20:
+            raise _refused("output_bytes", f"a whole number of bytes from {1 << 20} on", self.output_bytes)
+        if type(self.telemetry) is not bool:
+            raise _refused("telemetry", "True or False", self.telemetry)
+
+
+def _refused(name: str, expected: str, value: Any) -> ConfigError:
+    return ConfigError(f"expected {expected}, got {value!r}", where=f"Limits.{name}")

@@ -39,6 +39,7 @@ class Head:
     files: int
     orch: str
     history: Mapping[str, Any]
+    tables: Mapping[str, Any]
 
 
 def head_of(read: Callable[[int, int], bytes], size: int, seal: str, where: str) -> Head:
@@ -54,7 +55,7 @@ def head_of(read: Callable[[int, int], bytes], size: int, seal: str, where: str)
     if (actual := hashlib.sha256(own).hexdigest()) != digests[RECORD]:
         raise damaged(f"{where}: {RECORD}", f"expected SHA-256 {digests[RECORD]} as sealed, found {actual}")
     record = record_of(own, f"{where}: {RECORD}")
-    return Head(len(digests), record["orch"], record.get("history", {}))
+    return Head(len(digests), record["orch"], record.get("history", {}), record["tables"])
 
 
 class _Ranges(io.RawIOBase):

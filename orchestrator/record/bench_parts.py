@@ -259,7 +259,10 @@ def plain(kind: Callable[..., Any]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if odd := [name for name, part in _object(value).items() if not isinstance(part, (int, float, str, type(None)))]:
             raise TypeError(f"got no number or text for {', '.join(odd)}")
-        return kind(**value)
+        try:
+            return kind(**value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
 
     return read
 

@@ -10,7 +10,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.analysis.history import History, PastCell
+from orchestrator.analysis.history import History, PastAcceptance, PastCell
+from orchestrator.inventory import fold
 from orchestrator.report.cells import number, reach, repeats
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
@@ -18,14 +19,16 @@ from orchestrator.results.entries import SPEED
 from orchestrator.results.keys import in_order
 from orchestrator.results.values import Key
 
-__all__ = ["document", "in_title_order", "render", "title_of"]
+__all__ = ["document", "in_title_order", "render", "render_acceptances", "title_of"]
 
-SCHEMA = 5
+SCHEMA = 6
 """1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit. 5: seals of the benches of a
-store."""
+store. 6: acceptances."""
 _COLUMNS = ("when", "bench", "case", "n", "value", "95%", "notes", "hardware")
 _NOTES = "notes: how many a number has; orch summarize BENCH and orch history --json show them"
 _DROPPED = (("hardware",), ("when",), ("95%",))
+_SHOWN_FAILED = 3
+"""Nodes, links and clusters that failed an acceptance that a terminal names, with the reason of each."""
 
 
 def render(cells: Sequence[PastCell], console: Console) -> None:
@@ -45,6 +48,26 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
         console.print()
     if any(cell.qualifications for cell in cells):
         console.print(Text(_NOTES, style="dim"))
+
+
+def render_acceptances(accepted: Sequence[PastAcceptance], console: Console) -> None:
+    """Print a list of acceptances for each set of hosts, the oldest first, with what failed and what is open."""
+    by_hosts: dict[str, list[PastAcceptance]] = {}
+    for past in accepted:
+        by_hosts.setdefault(fold(sorted(past.hosts)), []).append(past)
+    for hosts, of_hosts in by_hosts.items():
+        console.print(Text(one_line(f"acceptances of {hosts or 'no host'}"), style="bold"))
+        for past in of_hosts:
+            when = past.created[:16].replace("T", " ")
+            console.print(Text(one_line(f"{when}  {past.verdict:<9}  {past.suite}  {past.acceptance_id}")), soft_wrap=True)
+            lines = [f"{subject}: {why}" for subject, why in past.failed[:_SHOWN_FAILED]]
+            if more := len(past.failed) - len(lines):
+                lines.append(f"and {more} more that failed: orch history --json")
+            if past.undecided:
+                lines.append(f"undecided: {fold(past.undecided)}")
+            for line in lines:
+                console.print(Text(one_line(f"    {line}")), soft_wrap=True)
+        console.print()
 
 
 def title_of(cell: PastCell) -> str:
@@ -70,11 +93,12 @@ def _by_numbers(text: str) -> list[tuple[bool, int, str]]:
     return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in words]
 
 
-def document(cells: Sequence[PastCell], whole: History) -> str:
-    """Return one JSON document, ASCII only: cells oldest first, numbers unrounded, damage by bench or run, what benches
-    without speeds have measured, and by bench the seals of archives of a store."""
+def document(cells: Sequence[PastCell], accepted: Sequence[PastAcceptance], whole: History) -> str:
+    """Return one JSON document, ASCII only: cells and acceptances oldest first, numbers unrounded, damage by bench, run or
+    acceptance, what benches without speeds have measured, and by bench or acceptance the seals of archives of a store."""
     value = {"schema": SCHEMA, "cells": [asdict(cell) for cell in cells], "damaged": dict(whole.damaged)}
     value |= {"speedless": dict(whole.speedless), "seals": dict(whole.seals)}
+    value["acceptances"] = [asdict(past) for past in accepted]
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 

@@ -23,15 +23,13 @@ from urllib.parse import parse_qs, unquote
 
 from orchestrator.errors import OrchError, traced
 from orchestrator.report.html.template import fill
+from orchestrator.site.clients import ClientLimits, Clients
 from orchestrator.site.live import Live
 
-__all__ = ["MOST_OPEN", "Pages", "Server"]
+__all__ = ["Bugs", "Pages", "Server"]
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _MOST_PAGE_BYTES = 256 << 20
-_IDLE_S = 15.0
-MOST_OPEN = 64
-"""Connections at a time. Others are closed: whoever opens many takes no files and threads from the rest of the process."""
 _ONLY_READING = "Only GET and HEAD are answered: nothing can be changed here."
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -42,6 +40,24 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+
+
+class Bugs:
+    """Tells of errors that nobody expected, each once: a page is made, and a node asked, again every two seconds."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+
+    def tell(self, error: BaseException) -> None:
+        """Tell where an error was raised, without its message, in which a secret may be."""
+        report = traced(error)
+        with self._lock:
+            if report in self._told:
+                return
+            self._told.add(report)
+        self._tell(f"this is a bug in orch. Traceback:\n{report}")
 
 
 class Pages:
@@ -109,7 +125,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     server_version = "orch"
     sys_version = ""
-    timeout = _IDLE_S
     server: Server
     only: ClassVar[str] = "GET, HEAD"
 
@@ -122,7 +137,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
+        self.server.clients.asked(self.connection)
         status, body, headers = self._page()
+        self.server.clients.answered(self.connection)
         self.send_response(status)
         for name, value in {**_HEADERS, **headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -147,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return (*self.server.pages.page(unquote(path, errors="surrogateescape"), query), {})
         except Exception as error:  # a page that cannot be made is no reason to show none of the others
-            self.server.tell_bug(error)
+            self.server.bugs.tell(error)
             why = "orch serve cannot make this page; it says why in its terminal."
             return (*_refusal(HTTPStatus.INTERNAL_SERVER_ERROR, why, ""), {})
 
@@ -169,18 +186,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves pages on 127.0.0.1 to whoever has the token. ``tell`` is called with what goes wrong."""
+    """Serves pages on 127.0.0.1 to whoever has the token."""
 
     daemon_threads = True
     block_on_close = False
     address_family = socket.AF_INET
 
-    def __init__(self, port: int, token: str, pages: Pages, tell: Callable[[str], None]) -> None:
+    def __init__(self, port: int, token: str, pages: Pages, bugs: Bugs, limits: ClientLimits | None = None) -> None:
         self.token = token
         self.pages = pages
-        self._tell = tell
-        self._told: set[str] = set()
-        self._places = threading.BoundedSemaphore(MOST_OPEN)
+        self.bugs = bugs
+        self.clients = Clients(limits or ClientLimits())
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
@@ -189,14 +205,14 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a thread of its own, or close it if too many are open."""
-        if not self._places.acquire(blocking=False):
+        """Answer a connection in a thread of its own, or close it if there is no place for it."""
+        if not self.clients.came(request):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._places.release()
+            self.clients.left(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -204,7 +220,11 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self.clients.left(request)
+
+    def service_actions(self) -> None:
+        """End connections whose clients are too slow; called between connections, and at each `poll_interval`."""
+        self.clients.end_overdue()
 
     def is_token(self, given: str) -> bool:
         """Return True for the token; how long that takes says nothing of it."""
@@ -214,14 +234,7 @@ class Server(ThreadingHTTPServer):
         """Tell of an error that is none of a connection that has gone."""
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, ConnectionError | TimeoutError):
-            self.tell_bug(error)
-
-    def tell_bug(self, error: BaseException) -> None:
-        """Tell of an unexpected error, once: a page is made again every two seconds."""
-        report = traced(error)
-        if report not in self._told:
-            self._told.add(report)
-            self._tell(f"this is a bug in orch. Traceback:\n{report}")
+            self.bugs.tell(error)
 
 
 def _is_bench(runs: Path, name: str) -> bool:

@@ -212,7 +212,7 @@ class Store:
         """Do the same, and raise DataError also if the index says something else than the archive."""
         unpacked = self.unpacked(path, entry.seal, into, entry.id)
         archive = unpacked.archive
-        head = Head(archive.files, archive.orch, archive.history)
+        head = Head(archive.files, archive.orch, archive.history, archive.tables)
         if entry_of(entry.seal, entry.size_bytes, head, self.where(entry.seal)) != entry:
             hint = f"remove {_INDEX} from the store: the next orch push writes it anew"
             raise damaged(
@@ -255,7 +255,7 @@ class Store:
             if not head.history:
                 with self.fetched(seal) as path, TemporaryDirectory(prefix="orch-") as folder:
                     archive = self.unpacked(path, seal, Path(folder)).archive
-                    head = Head(archive.files, archive.orch, archive.history)
+                    head = Head(archive.files, archive.orch, archive.history, archive.tables)
             return entry_of(seal, size, head, where)
         except DataError as error:
             error.hint = error.hint or self._remedy()

@@ -17,12 +17,13 @@ from typing import Any
 from urllib.parse import quote
 
 from orchestrator.record.archive_record import Head
+from orchestrator.record.past_acceptance import PastAcceptance
 from orchestrator.record.state_file import damaged
 
 __all__ = ["Entry", "entry_of", "read_index", "write_index"]
 
-SCHEMA = 1
-"""Of the tables, in ``PRAGMA user_version``. 1: first version."""
+SCHEMA = 2
+"""Of the tables, in ``PRAGMA user_version``. 1: first version. 2: acceptances."""
 _OF_HISTORY = 1
 _TEXTS = (
     "created",
@@ -41,7 +42,7 @@ _TEXTS = (
 _TABLES = """
 CREATE TABLE archives (
     seal TEXT PRIMARY KEY, id TEXT, created TEXT, label TEXT, runs INTEGER, measured INTEGER, orch TEXT, files INTEGER,
-    size_bytes INTEGER, checksum TEXT
+    size_bytes INTEGER, acceptance TEXT, checksum TEXT
 ) WITHOUT ROWID;
 CREATE TABLE benches (seal TEXT, bench_id TEXT, measures TEXT, damaged TEXT, PRIMARY KEY (seal, bench_id)) WITHOUT ROWID;
 CREATE TABLE cells (
@@ -55,7 +56,7 @@ CREATE TABLE cells (
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An archive of a store as a list shows it: seal, size, number of files, the version of orch that sealed it, and what
-    `orch history` shows of it, by bench."""
+    `orch history` shows of it, by bench, and of the acceptance if it is one."""
 
     seal: str
     size_bytes: int
@@ -67,6 +68,7 @@ class Entry:
     runs: int
     measured: int
     benches: Mapping[str, Mapping[str, Any]]
+    acceptance: PastAcceptance | None = None
 
     @property
     def measures(self) -> list[str]:
@@ -85,9 +87,10 @@ def entry_of(seal: str, size_bytes: int, head: Head, where: str) -> Entry:
         runs, measured = _count(history["runs"]), _count(history["measured"])
         bench_id, created, label = (_text(history[key]) for key in ("id", "created", "label"))
         benches = {_text(name): _bench(name, entry) for name, entry in history["benches"].items()}
+        accepted = PastAcceptance.of_certificate(head.tables) if "acceptance_id" in head.tables else None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise damaged(where, f"history: expected valid values, {error}", "verify only what orch archive has written") from error
-    return Entry(seal, size_bytes, head.files, head.orch, bench_id, created, label, runs, measured, benches)
+    return Entry(seal, size_bytes, head.files, head.orch, bench_id, created, label, runs, measured, benches, accepted)
 
 
 def write_index(path: Path, entries: Mapping[str, Entry]) -> None:
@@ -96,9 +99,10 @@ def write_index(path: Path, entries: Mapping[str, Entry]) -> None:
         tables.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA user_version = {SCHEMA}; {_TABLES}")
         with tables:
             for seal, entry in sorted(entries.items()):
-                counts = (entry.runs, entry.measured, entry.orch, entry.files, entry.size_bytes, _checksum(entry))
+                accepted = json.dumps(asdict(entry.acceptance)) if entry.acceptance else None
+                counts = (entry.runs, entry.measured, entry.orch, entry.files, entry.size_bytes, accepted, _checksum(entry))
                 tables.execute(
-                    f"INSERT INTO archives VALUES ({_marks(10)})", (seal, entry.id, entry.created, entry.label, *counts)
+                    f"INSERT INTO archives VALUES ({_marks(11)})", (seal, entry.id, entry.created, entry.label, *counts)
                 )
                 for bench_id, bench in entry.benches.items():
                     row = (seal, bench_id, bench["measures"], json.dumps(bench["damaged"]))
@@ -145,7 +149,17 @@ def _entries(tables: sqlite3.Connection) -> tuple[dict[str, Entry], list[str]]:
             orch, name, created, label = (_text(row[key]) for key in ("orch", "id", "created", "label"))
             counts = {key: _count(row[key]) for key in ("size_bytes", "files", "runs", "measured")}
             valid = {_text(bench_id): _bench(bench_id, bench) for bench_id, bench in benches.get(row["seal"], {}).items()}
-            entry = Entry(_text(row["seal"]), orch=orch, id=name, created=created, label=label, benches=valid, **counts)
+            accepted = PastAcceptance.of(json.loads(row["acceptance"])) if row["acceptance"] is not None else None
+            entry = Entry(
+                _text(row["seal"]),
+                orch=orch,
+                id=name,
+                created=created,
+                label=label,
+                benches=valid,
+                acceptance=accepted,
+                **counts,
+            )
             is_whole = entry.seal not in broken and _checksum(entry) == row["checksum"]
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
             is_whole = False

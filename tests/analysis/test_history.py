@@ -13,8 +13,11 @@ from xml.etree import ElementTree as Xml
 import pytest
 from rich.console import Console
 
+from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.history import PastCell, chosen, history
+from orchestrator.analysis.past_acceptances import past_acceptances
+from orchestrator.record.acceptance import acceptances
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report import history as report
 from orchestrator.report.trend import svg
@@ -22,6 +25,7 @@ from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
 from tests.results.test_measures import made_bench
 from tests.support import commands
+from tests.support.acceptances import acceptance
 from tests.support.benches import bench
 from tests.support.run_folders import build
 
@@ -55,6 +59,28 @@ def test_cells_come_oldest_first_with_the_numbers_that_their_summary_has(project
     (row,) = summarize([read_run(run) for run in BenchDir.open(project / "runs" / "a").runs()]).rows
     assert (new.interval, new.qualifications, new.hardware) == (row.interval, row.qualifications, row.hardware)
     assert old.spec == new.spec
+
+
+def test_acceptances_of_the_same_hosts_are_listed_over_time_and_damage_hides_no_other(project: Path) -> None:
+    acceptance(project / "runs", {}, nodes=3)
+    acceptance(project / "runs", {0: [500.0] * 5}, nodes=3, name="a2-small")
+    acceptance(project / "runs", {}, nodes=4, name="a3-small")
+    cache = project / "acceptances.json"
+    made, damaged = past_acceptances(project / "runs", cache)
+    assert [(past.acceptance_id, len(past.hosts)) for past in made] == [("a1-small", 3), ("a2-small", 3), ("a3-small", 4)]
+    assert [[name for name, _ in past.failed] for past in made] == [[], ["node1"], []] and damaged == {}
+    certificates = [certificate_of(folder) for folder in acceptances(project / "runs")]
+    assert {past.acceptance_id: past.verdict for past in made} == {c.acceptance_id: c.verdict for c in certificates}
+    content = cache.read_text()
+    assert past_acceptances(project / "runs", cache)[0] == made and cache.read_text() == content
+    printed = io.StringIO()
+    report.render_acceptances(made, Console(file=printed, width=120))
+    assert printed.getvalue().count("acceptances of node[1-3]") == 1 and "acceptances of node[1-4]" in printed.getvalue()
+    (project / "runs" / "a2-small" / "acceptance.json").write_text("{}")
+    made, damaged = past_acceptances(project / "runs", cache)
+    assert [past.acceptance_id for past in made] == ["a1-small", "a3-small"] and "expected" in damaged["a2-small"]
+    done = orch(project, "--json")
+    assert done.returncode == 4 and len(json.loads(done.stdout)["acceptances"]) == 2 and "a2-small" in done.stderr
 
 
 def test_a_borrowed_baseline_is_listed_where_it_was_measured_only(project: Path) -> None:

@@ -7,17 +7,19 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.image import imread
 
 from orchestrator import lab as labs
-from orchestrator.record import Project
+from orchestrator.record import BenchDir, Project
 from orchestrator.site.build import build
 from tests.e2e.rig import LONG, Controller
 from tests.support import judge
 from tests.support.benches import bench
 from tests.support.browser import Browser, browser
+from tests.support.run_folders import build as build_run
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -68,16 +70,48 @@ def test_the_list_is_searched_and_sorted(page: Browser, site: Path) -> None:
     assert page.eval("document.querySelectorAll('#benches thead th')[1].getAttribute('aria-sort')") == "descending"
 
 
-def test_two_benches_are_compared_and_a_pair_that_is_not_there_names_the_command(page: Browser, site: Path) -> None:
+def test_two_benches_that_measured_the_same_lead_to_their_page(page: Browser, site: Path) -> None:
     open_page(page, site, "compare.html")
     choose = "document.getElementById('first').value = '{}'; document.getElementById('second').value = '{}'; "
     press = "document.querySelector('form button').click()"
     page.eval(choose.format(1, 1) + press)
     assert page.eval("document.querySelector('output').textContent") == "choose two benches"
-    page.eval(choose.format(1, 0) + press)
+    page.eval(choose.format(1, 0) + f"setTimeout(() => {press})")  # the page that answers may not be gone before it has
     page.wait_for("location.pathname.endsWith('compare/two.html') && document.readyState === 'complete'")
     assert page.eval("location.hash") == "#one" and page.eval("document.querySelector(':target h2').innerText") == "After one"
     assert "faster" in page.eval("document.querySelector('table').innerText") and page.complaints == []
+
+
+def test_any_two_other_benches_are_shown_side_by_side_with_the_command_that_judges_them(page: Browser, tmp_path: Path) -> None:
+    bench(tmp_path / "runs", "old", "2026-10-01T08:00:00Z", [1.0] * 4)
+    other = BenchDir.create(tmp_path / "runs", {"bench_id": "new", "created": "2026-10-02T08:00:00Z", "runs": ["n1", "n2"]})
+
+    def as_other_model(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        planned["spec"] |= {"model": "vgg16", "options": {"x": "</script><img src=//e.com>"}}
+        for files in logs:
+            files |= {name: text.replace('"model": "resnet50"', '"model": "vgg16"') for name, text in files.items()}
+
+    for run_id in ("n1", "n2"):
+        build_run(other, run_id, as_other_model, seconds=0.5)
+    build(Project(tmp_path), tmp_path / "www")
+    assert not list((tmp_path / "www" / "compare").iterdir())  # no page compares them
+    page.window(1240, 900)
+    open_page(page, tmp_path / "www", "compare.html")
+    assert page.eval("document.querySelector('#pair').offsetParent === null")
+    page.eval("document.querySelector('form button').click()")
+    page.wait_for("document.querySelector('#pair').offsetParent !== null")
+    assert page.eval("document.activeElement.innerText") == "old and new"
+    assert page.eval("document.querySelector('#pair code').innerText") == "orch compare old new"
+    rows = page.eval(
+        "[...document.querySelectorAll('#pair tbody tr')].map((row) => [...row.cells].map((cell) => cell.innerText))"
+    )
+    ((configuration, metric, first, _, n, second, _, n_second, change, differing),) = rows
+    assert (configuration, metric, n, n_second) == ("pytorch resnet50 2n2g", "samples_per_s, samples/s", "4", "2")
+    assert (first, second, change) == ("64.00", "128.00", "+100.0%")
+    assert "model: resnet50 → vgg16" in differing and "x: (not set) → </script><img src=//e.com>" in differing
+    assert page.eval("document.querySelectorAll('#pair img').length") == 0 and not page.eval(TOO_WIDE)
+    page.window(380, 800)
+    assert not page.eval(TOO_WIDE) and page.complaints == []
 
 
 def test_everything_can_be_read_without_a_script(page: Browser, site: Path) -> None:
@@ -88,6 +122,8 @@ def test_everything_can_be_read_without_a_script(page: Browser, site: Path) -> N
             assert page.eval("[...document.querySelectorAll('form')].filter((form) => form.offsetParent).length") == 0
         open_page(page, site, "compare.html")
         assert page.eval("document.querySelector('td a').getAttribute('href')") == "compare/three.html"
+        assert page.eval("document.querySelector('#pair').offsetParent === null")
+        assert "orch compare A B" in page.eval("document.querySelector('main').innerText")
     finally:
         page.scripts(are_allowed=True)
 

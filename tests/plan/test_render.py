@@ -183,6 +183,15 @@ def test_a_variable_of_the_experiment_wins_over_that_of_the_host_which_wins_over
     assert words_of(script + "printf '%s\\0' $NCCL_ALGO $NCCL_PROTO $A", tmp_path) == ["Tree", "LL", "a"]
 
 
+def test_cuda_counts_devices_as_the_driver_does_if_nobody_says_otherwise(tmp_path: Path) -> None:
+    def order(host: dict[str, str], chosen: dict[str, str]) -> list[str]:
+        script = env_file(FRAMEWORK, Host("n", "10.0.0.1", env=host), chosen)
+        return words_of(script + "printf '%s\\0' $CUDA_DEVICE_ORDER", tmp_path)
+
+    fastest = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    assert [order({}, {}), order(fastest, {}), order({}, fastest)] == [["PCI_BUS_ID"], ["FASTEST_FIRST"], ["FASTEST_FIRST"]]
+
+
 @with_examples
 @given(TEXTS)
 @FAST

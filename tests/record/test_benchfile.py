@@ -172,6 +172,7 @@ def _damage(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         ("plan", _damage("plan", "late", "rung", value="0")),
         ("course", _damage("course", "surprise", value=1)),
         ("limits", _damage("limits", "beat_s", value=[])),
+        ("limits", _damage("limits", "lease_s", value=-1)),
         ("planned_with", _damage("planned_with", "hosts", "a", "env", value=[])),
         ("tune", _damage("tune", "ended", value=None)),
         ("tune", _damage("tune", "numerics", value=1)),

@@ -5,18 +5,21 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from orchestrator.site.clients import ClientLimits
 from orchestrator.site.live import Live
-from orchestrator.site.server import MOST_OPEN, Pages, Server
+from orchestrator.site.server import Bugs, Pages, Server
 from tests.support import judge
 from tests.support.benches import bench
 
 TOKEN = "t0ken_-x"
+LARGE = 16 << 20
 HOSTILE = "&lt;b&gt;label&lt;/b&gt;"
 """The label of a bench, as a page shows it."""
 
@@ -24,14 +27,29 @@ HOSTILE = "&lt;b&gt;label&lt;/b&gt;"
 class Asked:
     """A server on a free port, and what it told."""
 
-    def __init__(self, runs: Path, site: Path) -> None:
+    def __init__(self, runs: Path, site: Path, limits: ClientLimits | None = None) -> None:
         self.told: list[str] = []
         self.doing = ""
         names = sorted(path.name for path in runs.iterdir()) if runs.exists() else []
         pages = Pages(Live(runs, lambda _: {}), site, lambda: names, lambda: self.doing)
         self.pages = pages
-        self.server = Server(0, TOKEN, pages, self.told.append)
+        self.server = Server(0, TOKEN, pages, Bugs(self.told.append), limits)
         self.port = self.server.server_address[1]
+
+    @contextmanager
+    def answering(self) -> Iterator[Asked]:
+        thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield self
+        self.server.shutdown()
+        self.server.server_close()
+        thread.join()
+        assert self.told == []
+
+    def connected(self, sent: bytes = b"") -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        connection.sendall(sent)
+        return connection
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
@@ -60,14 +78,8 @@ def served(tmp_path: Path) -> Iterator[Asked]:
     (site / "orch-site.json").write_text("{}")
     (tmp_path / "secret.html").write_text("outside")
     (site / "link.html").symlink_to(tmp_path / "secret.html")
-    asked = Asked(runs, site)
-    thread = threading.Thread(target=asked.server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield asked
-    asked.server.shutdown()
-    asked.server.server_close()
-    thread.join()
-    assert asked.told == []
+    with Asked(runs, site).answering() as asked:
+        yield asked
 
 
 def test_nothing_is_said_without_the_token(served: Asked) -> None:
@@ -176,17 +188,77 @@ def test_an_address_that_is_none_is_refused_and_told_to_nobody(served: Asked, ta
         assert b" 403 " in odd.recv(4096).split(b"\r\n")[0]
 
 
-def test_of_too_many_connections_those_that_come_last_are_closed_and_none_is_for_ever(served: Asked) -> None:
-    with ExitStack() as silent:
-        for _ in range(MOST_OPEN):
-            silent.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))
-        last = silent.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))
-        assert last.recv(1) == b""
-    judge.wait_for(lambda: is_answered(served), 10, "no place was given back")
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A site with a page that no buffer of a socket holds."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "large.html").write_bytes(b"x" * LARGE)
+    (tmp_path / "site" / "index.html").write_text("the site")
+    return tmp_path
 
 
-def is_answered(served: Asked) -> bool:
+@pytest.mark.parametrize("is_asking", [False, True], ids=["silent", "never reading"])
+def test_who_sends_and_reads_at_once_is_served_while_others_hold_all_places(large: Path, is_asking: bool) -> None:
+    limits = ClientLimits(most=8)
+    with Asked(large, large / "site", limits).answering() as served, ExitStack() as open_:
+        for _ in range(limits.most):
+            slow = open_.enter_context(served.connected(request("site/large.html") if is_asking else b""))
+            assert not is_asking or slow.recv(1, socket.MSG_PEEK) == b"H"  # the answer has begun
+        judge.wait_for(lambda: len(served.server.clients) == limits.most, 20, "not all places were taken")
+        for _ in range(3):
+            assert served.ask(f"/{TOKEN}/site/")[:2] == (200, "the site")
+        # One of them gave its place up, and the others keep theirs.
+        judge.wait_for(lambda: len(served.server.clients) == limits.most - 1, 20, "places were not kept or not given back")
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_dropped(large: Path) -> None:
+    with Asked(large, large / "site", ClientLimits(request_s=0.5)).answering() as served, served.connected() as slow:
+        began = time.monotonic()
+
+        def is_dropped() -> bool:
+            try:
+                slow.sendall(b"G")
+            except ConnectionError:
+                return True
+            return False
+
+        judge.wait_for(is_dropped, 20, "it may send for ever")
+        assert time.monotonic() - began >= 0.5 and len(served.server.clients) == 0
+
+
+def test_a_client_that_never_reads_is_dropped_and_one_that_reads_gets_all(large: Path) -> None:
+    with Asked(large, large / "site", ClientLimits(answer_s=0.5)).answering() as served:
+        with served.connected(request("site/large.html")) as slow:
+            assert slow.recv(1, socket.MSG_PEEK) == b"H"
+            judge.wait_for(lambda: len(served.server.clients) == 0, 20, "it keeps its place for ever")
+            assert len(rest_of(slow)) < LARGE
+        with served.connected(request("site/large.html")) as good:
+            assert len(rest_of(good).partition(b"\r\n\r\n")[2]) == LARGE
+
+
+def test_a_page_that_is_never_made_ends_with_its_connection_and_other_clients_are_served(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = threading.Event()
+    with Asked(large, large / "site", ClientLimits(most=2, request_s=60, total_s=0.5)).answering() as served:
+        monkeypatch.setattr(served.pages, "recent", lambda: [] if made.wait(60) else [])
+        with served.connected(request("")) as stuck:
+            assert rest_of(stuck) == b"" and len(served.server.clients) == 1  # its thread is still there
+            assert served.ask(f"/{TOKEN}/site/")[:2] == (200, "the site")
+        made.set()
+        judge.wait_for(lambda: len(served.server.clients) == 0, 20, "its place was not given back")
+
+
+def request(page: str) -> bytes:
+    return f"GET /{TOKEN}/{page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    """Return what comes until the other end closes or resets the connection."""
+    parts = list[bytes]()
     try:
-        return served.ask(f"/{TOKEN}/site/")[0] == 200
-    except OSError:
-        return False
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    except ConnectionError:
+        pass
+    return b"".join(parts)

@@ -128,8 +128,25 @@ def test_an_acceptance_goes_in_and_out_and_its_stages_are_in_the_history(
     said = orch("pull", str(team), made.path.name)
     assert said.exit_code == 0, said.exception
     assert files(project.parent / "theirs/runs" / made.path.name).keys() >= files(made.path).keys() - {"certificate.tar"}
-    cells = json.loads(orch("history", "--from", str(team), "--json", "--metric", "all").stdout)["cells"]
-    assert {cell["bench_id"] for cell in cells} > {attempt.bench_id for attempt in made.record().attempts}
+    shown = json.loads(orch("history", "--from", str(team), "--json", "--metric", "all").stdout)
+    assert {cell["bench_id"] for cell in shown["cells"]} > {attempt.bench_id for attempt in made.record().attempts}
+
+
+def test_the_history_of_a_store_has_the_acceptances_of_a_project_as_it_has_them_itself(project: Path, team: Path) -> None:
+    made = acceptance(project / "runs", {1: tuple(0.8 * value for value in STEADY)}, nodes=3)
+    assert orch("push", str(team), made.path.name).exit_code == 0
+    here, there = (json.loads(orch("history", *words, "--json").stdout) for words in ((), ("--from", str(team))))
+    (past,) = here["acceptances"]
+    assert there["acceptances"] == [past] and made.path.name in there["seals"]
+    assert (past["acceptance_id"], past["suite"], past["verdict"]) == (made.path.name, "small", "fail")
+    assert past["hosts"] == ["node1", "node2", "node3"] and [name for name, _ in past["failed"]] == ["node2"]
+    # A store that has no index is read from the archives themselves.
+    (team / "index.sqlite").unlink()
+    assert json.loads(orch("history", "--from", str(team), "--json").stdout)["acceptances"] == [past]
+    text = orch("history", "--from", str(team)).stdout
+    assert "acceptances of node[1-3]" in text and "fail       small" in text and "    node2: " in text
+    assert "acceptances of" not in orch("history", "--from", str(team), "--model", "resnet50").stdout
+    assert "acceptances of" not in orch("history", "--from", str(team), "--since", "2027-01-01").stdout
 
 
 def test_a_changed_archive_is_not_let_in(project: Path, team: Path) -> None:

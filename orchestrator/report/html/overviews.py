@@ -1,6 +1,7 @@
 """The overviews of a site: its list of benches, trends, what is compared with what, nodes over time, acceptances.
 
-Everything can be read without a script. A script only searches and sorts the list, and finds the comparison of two benches.
+Everything can be read without a script. A script only searches and sorts the list, and finds the comparison of two benches
+or shows their numbers.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, NodePast
 from orchestrator.analysis.history import PastCell
 from orchestrator.report.history import in_title_order, title_of
-from orchestrator.report.html.navigation import address, links_of
+from orchestrator.report.html.choices import choices, fields_of
+from orchestrator.report.html.navigation import links_of
 from orchestrator.report.html.svg import drawing
 from orchestrator.report.html.template import fill
 from orchestrator.report.html.trend_charts import LINES, SIGNS, days, over_time
@@ -60,13 +61,10 @@ def pages(site: Site, home: str = "") -> dict[str, str]:
         "verdicts": {entry.name: entry for entry in site.acceptances},
     }
     trends = _trends([cell for entry in site.benches for cell in entry.cells if cell.primary])
-    index = {entry.page: place for place, entry in enumerate(site.benches)}
-    compared = {index[page]: [index[other] for other in others] for page, others in site.earlier.items()}
-    choices = json.dumps({"pages": [address(entry.page) for entry in site.benches], "earlier": compared})
     return {
         "index.html": fill("index.html.j2", here="Benches", **common),
         "trends.html": fill("trends.html.j2", here="Trends", trends=trends, colours=LINES, signs=SIGNS, **common),
-        "compare.html": fill("compare.html.j2", here="Compare", choices=choices, **common),
+        "compare.html": fill("compare.html.j2", here="Compare", choices=choices(site.benches, site.earlier), **common),
         "nodes.html": fill("nodes.html.j2", here="Nodes", most=_SHOWN_NODES, **common),
         "acceptances.html": fill("acceptances.html.j2", here="Acceptances", **common),
     }
@@ -110,17 +108,9 @@ def _labels(shapes: Mapping[str, str]) -> dict[str, str]:
     """Return a name for each spec of a series: its shape, and where several have it, the fields in which these differ."""
     labels = {}
     for spec, shape in shapes.items():
-        alike = [_fields(other) for other, its_shape in shapes.items() if its_shape == shape]
+        alike = [fields_of(other) for other, its_shape in shapes.items() if its_shape == shape]
         names = dict.fromkeys(name for fields in alike for name in fields)
         differing = [name for name in names if len({json.dumps(fields.get(name)) for fields in alike}) > 1]
-        own = _fields(spec)
+        own = fields_of(spec)
         labels[spec] = " ".join([shape, *(f"{name.split('.')[-1]}={own.get(name, '(not set)')}" for name in differing)])
     return labels
-
-
-def _fields(spec: str) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(spec)
-    nested = (
-        (f"{name}.{key}", part) for name, value in fields.items() if isinstance(value, dict) for key, part in value.items()
-    )
-    return {**{name: value for name, value in fields.items() if not isinstance(value, dict)}, **dict(nested)}

@@ -1,5 +1,6 @@
 "use strict";
-// Everything on a page can be read without this: it searches and sorts a list, finds a comparison, and reloads a live page.
+// Everything on a page can be read without this: it searches and sorts a list, finds a comparison or
+// shows the numbers of two benches, and reloads a live page.
 for (const form of document.querySelectorAll("[data-search]")) {
   const rows = [...document.getElementById(form.dataset.search).tBodies[0].rows];
   const texts = rows.map((row) => row.textContent.toLowerCase().replace(/\s+/g, " "));
@@ -36,17 +37,75 @@ for (const table of document.querySelectorAll("[data-sortable]")) {
   });
 }
 for (const form of document.querySelectorAll("[data-compare]")) {
-  const { pages, earlier } = JSON.parse(document.getElementById("choices").textContent);
+  const { pages, earlier, names, titles, left_out, cells, specs } = JSON.parse(document.getElementById("choices").textContent);
+  const [section, output] = [document.getElementById("pair"), form.querySelector("output")];
+  // What is counted in a cell of a bench: [place in specs, shape, metric, unit, value, and as texts value, interval, n].
+  const quantity = (cell) => cell.slice(1, 4).join(" ");
+  const changed = (before, after) => {
+    const [first, second] = [specs[before[0]], specs[after[0]]];
+    return Object.keys({ ...first, ...second }).filter((name) => first[name] !== second[name]);
+  };
+  // Equal configurations, then the only two of a shape and metric, then those that have no counterpart.
+  const paired = (before, after) => {
+    const left = new Set(before), right = new Set(after), pairs = new Map();
+    const match = (alike) => {
+      for (const cell of left) {
+        const [rivals, others] = [left, right].map((side) => [...side].filter((other) => alike(cell, other)));
+        if (rivals.length === 1 && others.length === 1) { pairs.set(cell, others[0]); }
+      }
+      for (const [cell, other] of pairs) { left.delete(cell); right.delete(other); }
+    };
+    match((cell, other) => cell[0] === other[0]);
+    match((cell, other) => quantity(cell) === quantity(other));
+    return [...before.map((cell) => [cell, pairs.get(cell)]), ...[...right].map((cell) => [undefined, cell])];
+  };
+  // A configuration by its shape, and by the fields that differ within its bench.
+  const label = (cell, bench) => {
+    const own = specs[cell[0]];
+    const varying = Object.keys(own).filter((name) => !["nodes", "gpus", "metric", "unit", "better"].includes(name)
+      && bench.some((other) => specs[other[0]][name] !== own[name]));
+    return [own.framework, own.model, cell[1], ...varying.map((name) => `${name.split(".").pop()}=${own[name]}`)].join(" ");
+  };
+  const change = (before, after) => {
+    const share = before && after && before[3] === after[3] && before[4] > 0 && after[4] > 0 ? after[4] / before[4] - 1 : null;
+    return share === null ? "–" : `${share < 0 ? "−" : "+"}${Math.abs(100 * share).toFixed(1)}%`;
+  };
+  const side = (cell) => (cell ? cell.slice(5) : ["–", "–", "–"]);
+  const show = (before, after) => {
+    const rows = paired(cells[before], cells[after]).map(([first, second]) => {
+      const row = document.createElement("tr");
+      const [known, bench] = first ? [first, cells[before]] : [second, cells[after]];
+      const differing = first && second ? changed(first, second).map((name) =>
+        `${name.split(".").pop()}: ${specs[first[0]][name] ?? "(not set)"} → ${specs[second[0]][name] ?? "(not set)"}`) : [];
+      const where = first && second ? differing.join(", ") : `only in the ${first ? "first" : "second"}`;
+      const texts = [label(known, bench), `${known[2]}, ${known[3]}`, ...side(first), ...side(second), change(first, second), where];
+      texts.forEach((text, place) => {
+        const cell = document.createElement(place ? "td" : "th");
+        if (!place) cell.scope = "row";
+        cell.textContent = text;
+        row.append(cell);
+      });
+      return row;
+    });
+    section.querySelector("h2").textContent = `${titles[before]} and ${titles[after]}`;
+    section.querySelector("code").textContent = `orch compare ${names[before]} ${names[after]}`;
+    section.querySelector("tbody").replaceChildren(...rows);
+    const missing = left_out[before] + left_out[after];
+    section.querySelector(".on").textContent = !rows.length ? "Neither has a number."
+      : missing ? `Without ${missing} further configurations.` : "";
+    section.hidden = false;
+    section.querySelector("h2").focus();
+  };
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const chosen = [form.elements.first.value, form.elements.second.value].map(Number).sort((a, b) => a - b);
-    const [before, after] = chosen;
-    if (before !== after && (earlier[after] ?? []).includes(before)) {
+    const [before, after] = [form.elements.first.value, form.elements.second.value].map(Number).sort((a, b) => a - b);
+    section.hidden = true;
+    output.textContent = before === after ? "choose two benches" : "";
+    if (before === after) return;
+    if ((earlier[after] ?? []).includes(before)) {
       location.href = `compare/${pages[after]}.html#${pages[before]}`;
     } else {
-      const names = chosen.map((place) => decodeURIComponent(pages[place]).replace("~", "/"));
-      const why = before === after ? "choose two benches" : `not on this site: orch compare ${names.join(" ")}`;
-      form.querySelector("output").textContent = why;
+      show(before, after);
     }
   });
   form.hidden = false;

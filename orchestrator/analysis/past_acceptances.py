@@ -1,0 +1,31 @@
+"""The acceptances of a project, from the evidence of each; what did not change is taken from one deletable file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from orchestrator.analysis.accept import certificate_of
+from orchestrator.analysis.history import remembered
+from orchestrator.errors import OrchError
+from orchestrator.record.acceptance import AcceptanceDir, acceptances
+from orchestrator.record.past_acceptance import PastAcceptance
+
+__all__ = ["past_acceptances"]
+
+
+def past_acceptances(root: Path, cache: Path) -> tuple[tuple[PastAcceptance, ...], dict[str, str]]:
+    """Return the acceptances in ``root``, the oldest first, and by name why others cannot be read. ``cache`` need not exist."""
+    entries = remembered(cache, [folder.path for folder in acceptances(root)], _read)
+    made = [PastAcceptance.of(entry["acceptance"]) for entry in entries.values() if entry["acceptance"]]
+    damaged = {name: entry["damaged"] for name, entry in entries.items() if entry["damaged"]}
+    return tuple(sorted(made, key=lambda past: (past.created, past.acceptance_id))), damaged
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        certificate = certificate_of(AcceptanceDir(path)).as_dict()
+    except OrchError as error:
+        return {"acceptance": None, "damaged": str(error)}
+    return {"acceptance": asdict(PastAcceptance.of_certificate(certificate)), "damaged": ""}
