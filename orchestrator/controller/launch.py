@@ -117,6 +117,10 @@ class Launch:
     def _grammar(self) -> Any:
         return self.folder.framework.log
 
+    @property
+    def _arm_s(self) -> float:
+        return self.stage.limits.round_s(self.stage.limits.arm_s, len(self.hosts))
+
     def _outcome(self, start: StartRecord | None) -> Outcome:
         watch = self.watch
         state, error = watch.verdict()
@@ -138,7 +142,7 @@ class Launch:
         self.stage.cluster.nodes[name].ask("drop", run=self.plan.run_id, finished=False, timeout_s=self.stage.limits.ask_s)
 
     def _arm(self) -> None:
-        arm_s = self.stage.limits.arm_s
+        arm_s = self._arm_s
 
         def open_line(name: str) -> SupervisorLine:
             node = self.stage.cluster.nodes[name]
@@ -204,7 +208,7 @@ class Launch:
         self.watch.released = True
         for peer in peers.values():
             peer.send("go", at=instant + peer.offset_s)
-        deadline = time.monotonic() + self.stage.limits.arm_s
+        deadline = time.monotonic() + self._arm_s
         while any(peer.started is None and not peer.over for peer in peers.values()) and not interrupt.signal:
             self.watch.take_events(0.05)
             if time.monotonic() > deadline:
@@ -214,7 +218,7 @@ class Launch:
             self.stage.journal(Event.STARTED, **start.as_dict())
             self.stage.observe(Started(list(start.hosts), start.skew_s))
         elif not interrupt.signal:
-            message = f"expected a start within {self.stage.limits.arm_s:g} s of the start signal, none was reported"
+            message = f"expected a start within {self._arm_s:g} s of the start signal, none was reported"
             for name, peer in peers.items():
                 if peer.started is None and not peer.over:
                     peer.error = RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="go")

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 __all__ = ["Limits"]
 
+_AT_ONCE = 128
+_ROUND_S = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -24,3 +27,12 @@ class Limits:
     wait_s: float = 0.0
     output_bytes: int = 1 << 30
     telemetry: bool = True
+
+    def round_s(self, limit_s: float, hosts: int) -> float:
+        """Return how long a host may take for something that is asked of ``hosts`` in one round, if one alone may take
+        ``limit_s``: with more than 128 of them, a host and the controller wait for others too.
+
+        >>> Limits().round_s(30.0, 4), Limits().round_s(30.0, 1128)
+        (30.0, 130.0)
+        """
+        return limit_s + _ROUND_S * max(0, hosts - _AT_ONCE)

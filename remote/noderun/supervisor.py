@@ -170,6 +170,7 @@ class Supervisor:
 
     def arm(self, order, connection):
         """Take the node, check everything, report armed."""
+        self.run.renewed = time.monotonic()
         self.lock(order["owner"])
         self.run.arm(order)
         self.run.sampler.prepare(order)
