@@ -13,15 +13,17 @@
 - push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections that are already open and,
   for orch, have already been used to ask what a run has left, as a bench does before it collects.
 
-The programs alternate, round by round. Each line is a median with the range, and its ratio to orch's: above 1 it is slower than
-orch. A program that is not installed is reported and left out. All programs and all servers share this machine: every figure
-includes the servers' own work.
+The programs alternate, round by round. Each line is a median with the range, and its ratio to orch's in the same round, the
+median with the range again: above 1 it is slower than orch. A round of skew is a bench of orch with ``--runs`` repeats, whose
+median is its value for the ratio, and each other program once. A program that is not installed is reported and left out. All
+programs and all servers share this machine: every figure includes the servers' own work.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -31,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +44,7 @@ LAB = Path(os.environ["ORCH_HOSTS"]).parents[2] if "ORCH_HOSTS" in os.environ el
 ORCH = [sys.executable, "-m", "orchestrator"]
 HERE = Path(__file__).parent
 FILES, FILE_BYTES, LOG_BYTES = 20, 52_429, 64 << 20
-LIMIT_S = 300.0
+LIMIT_S, LIMIT_S_PER_HOST = 300.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,12 @@ def timed(argv: Sequence[str]) -> float:
     return said(argv)[0]
 
 
-def said(argv: Sequence[str]) -> tuple[float, str]:
-    """Return the seconds that a command took, and its standard output."""
-    began = time.monotonic()
-    done = subprocess.run(list(argv), capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL, check=False)
+def said(argv: Sequence[str], count: int = 0, env: dict[str, str] | None = None) -> tuple[float, str]:
+    """Return the seconds that a command on ``count`` hosts took, and its standard output."""
+    began, limit_s = time.monotonic(), LIMIT_S + LIMIT_S_PER_HOST * count
+    done = subprocess.run(
+        list(argv), capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False, env=env
+    )
     took = time.monotonic() - began
     if done.returncode:
         sys.exit(f"{' '.join(argv)[:200]} ended with {done.returncode}: {(done.stderr or done.stdout)[-600:]}")
@@ -121,7 +126,7 @@ def inner(argv: Sequence[str]) -> float:
 
 def spread_ms(argv: Sequence[str], count: int) -> float:
     """Return the milliseconds between the first and the last instant that a command printed on all hosts."""
-    instants = [float(text) for text in re.findall(r"\b\d{10}\.\d{6}\b", said(argv)[1])]
+    instants = [float(text) for text in re.findall(r"\b\d{10}\.\d{6}\b", said(argv, count)[1])]
     if len(instants) != count:
         sys.exit(f"{argv[0]}: expected {count} instants, got {len(instants)}")
     return apart_ms(instants)
@@ -136,10 +141,7 @@ def our_skews_ms(bed: Bed, runs: int) -> dict[str, list[float]]:
     words = ["bench", "resnet50", "--framework", "simulated", "--nodes", str(bed.count), "--gpus", "1", "--no-baseline"]
     words += ["--templates", str(folder.parent), "--repeats", str(runs)]
     words += ["--steps", "5", "--warmup-steps", "1", "--set", "compute_ms=20", "--set", "gradient_mb=0.001"]
-    environment = {**os.environ, "ORCH_PROJECT": str(bed.folder)}
-    done = subprocess.run(bed.orch(*words), env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"orch bench ended with {done.returncode}: {done.stderr[-600:]}")
+    said(bed.orch(*words), bed.count * (1 + runs), {**os.environ, "ORCH_PROJECT": str(bed.folder)})
     figures: dict[str, list[float]] = {"orch": [], "orch-script": [], "orch-says": []}
     for path in bed.folder.glob("runs/*/*/manifest.json"):
         logs = [path.parent / "logs" / name for name in bed.names]
@@ -241,6 +243,7 @@ def main() -> None:
     parser.add_argument("operation", choices=OPERATIONS)
     parser.add_argument("--n", default="4", help="numbers of hosts, e.g. 4,16,64")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=4, help="runs of orch in a round of skew")
     parser.add_argument("--with", dest="wanted", default="", help="contenders; all if not said")
     asked = parser.parse_args()
     if not LAB.name:
@@ -251,30 +254,35 @@ def main() -> None:
         print(f"{name} is not installed, and left out")
         wanted.remove(name)
     for count in map(int, asked.n.split(",")):
-        measure(asked.operation, {name: contenders[name] for name in wanted if name in contenders}, count, asked.rounds)
+        measure(asked.operation, {name: contenders[name] for name in wanted if name in contenders}, count, asked)
 
 
-def measure(operation: str, contenders: dict[str, Contender], count: int, rounds: int) -> None:
+def measure(operation: str, contenders: dict[str, Contender], count: int, asked: argparse.Namespace) -> None:
     """Run one operation on ``count`` hosts, and print the figures."""
-    figures: dict[str, list[float]] = {name: [] for name in contenders}
-    if operation == "skew":
-        with tempfile.TemporaryDirectory() as folder:
-            figures = {**our_skews_ms(Bed(count, Path(folder)), 4 * rounds), **figures}
+    figures: dict[str, list[float]] = defaultdict(list)
+    ratios: dict[str, list[float]] = defaultdict(list)
     if operation == "pull":
         with_log(Bed(count, Path()))
-    for _ in range(rounds):
+    for _ in range(asked.rounds):
+        taken: dict[str, list[float]] = {}
+        if operation == "skew":
+            with tempfile.TemporaryDirectory() as folder:
+                taken |= our_skews_ms(Bed(count, Path(folder)), asked.runs)
         for name, contender in contenders.items():
             with tempfile.TemporaryDirectory() as folder:
-                figures[name].append(contender(Bed(count, Path(folder))))
+                taken[name] = [contender(Bed(count, Path(folder)))]
+        ours = statistics.median(taken.get("orch", [math.nan]))
+        for name, values in taken.items():
+            figures[name] += values
+            ratios[name].append(statistics.median(values) / ours)
     unit = "ms" if operation == "skew" else "s"
-    ours = statistics.median(figures.get("orch", [float("nan")]))
     print(f"{operation}, {count} hosts, load {os.getloadavg()[0]:.1f}")
     for name, values in figures.items():
         middle = statistics.median(values)
         rate = f"  {rated(operation, count) / middle / 1e6:7.1f} MB/s" if rated(operation, count) else ""
         print(
             f"  {name:11} {middle:9.3f} {unit}  {min(values):9.3f} to {max(values):9.3f}  n={len(values):<3}"
-            f" ratio {middle / ours:7.2f}{rate}",
+            f" ratio {statistics.median(ratios[name]):7.2f}  {min(ratios[name]):.2f} to {max(ratios[name]):.2f}{rate}",
             flush=True,
         )
 

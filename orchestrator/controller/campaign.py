@@ -30,6 +30,7 @@ from orchestrator.record.project import owner
 __all__ = ["Campaign", "ports"]
 
 _PORT_TRIES = 3
+_WRITING = 32
 
 
 @dataclass(slots=True)
@@ -185,9 +186,16 @@ class Campaign:
     def _write(self, rundir: RunDir, plan: Plan, run: PlannedRun) -> None:
         facts = {slot.host: self.members.facts[run.spec.framework][slot.host] for slot in plan.placement.slots}
         rundir.write_manifest(manifest_of(plan, run.folder, self.bench.path.name, facts))
-        for node in without_secrets(plan, self.stage.cluster.redaction).nodes:
-            for file in node.files:
-                rundir.write_rendered(node.slot.host, file.path, file.content.encode(), file.mode)
+        nodes = {node.slot.host: node for node in without_secrets(plan, self.stage.cluster.redaction).nodes}
+
+        def write(host: str) -> None:
+            for file in nodes[host].files:
+                rundir.write_rendered(host, file.path, file.content.encode(), file.mode)
+
+        # Each file waits for the disk, which flushes those of several hosts together.
+        _, errors = each(nodes, write, _WRITING)
+        for error in errors.values():  # of one disk: they would all say the same
+            raise error
         self.stage.journal(Event.PLANNED, run=plan.run_id, port=plan.placement.master_port)
 
     def _finish(self, rundir: RunDir, plan: Plan, outcome: Outcome) -> Outcome:

@@ -35,6 +35,8 @@ __all__ = ["Launch", "Outcome"]
 
 MOST_SAMPLED = 8
 """Of nodes that are one machine, as in a lab, no more are sampled: each costs it 30 ms at its start, and all see the same."""
+_LAB = "lab_private"
+"""The variable of nodes of a lab of namespaces: each has a boot id of its own, and all are one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,10 @@ class Launch:
     def _grammar(self) -> Any:
         return self.folder.framework.log
 
+    @property
+    def _arm_s(self) -> float:
+        return self.stage.limits.round_s(self.stage.limits.arm_s, len(self.hosts))
+
     def _outcome(self, start: StartRecord | None) -> Outcome:
         watch = self.watch
         state, error = watch.verdict()
@@ -141,7 +147,7 @@ class Launch:
         self.stage.cluster.nodes[name].ask("drop", run=self.plan.run_id, finished=False, timeout_s=self.stage.limits.ask_s)
 
     def _arm(self) -> None:
-        arm_s = self.stage.limits.arm_s
+        arm_s = self._arm_s
 
         def open_line(name: str) -> SupervisorLine:
             node = self.stage.cluster.nodes[name]
@@ -157,7 +163,9 @@ class Launch:
         self.watch.peers = {name: Peer(name, line) for name, line in lines.items()}
         if errors:
             raise Faults(list(errors.values()))
-        sampled = first_of_each({name: line.hello.get("boot_id") for name, line in lines.items()}, MOST_SAMPLED)
+        nodes = self.stage.cluster.nodes
+        machines = {name: _LAB in nodes[name].host.vars or line.hello.get("boot_id") for name, line in lines.items()}
+        sampled = first_of_each(machines, MOST_SAMPLED)
         for name, peer in self.watch.peers.items():
             self.watch.listen(lines[name])
             peer.send("arm", **self._order(name, is_sampled=self.stage.limits.telemetry and name in sampled))
@@ -206,7 +214,7 @@ class Launch:
         self.watch.released = True
         for peer in peers.values():
             peer.send("go", at=instant + peer.offset_s)
-        deadline = time.monotonic() + self.stage.limits.arm_s
+        deadline = time.monotonic() + self._arm_s
         while any(peer.started is None and not peer.over for peer in peers.values()) and not interrupt.signal:
             self.watch.take_events(0.05)
             if time.monotonic() > deadline:
@@ -216,7 +224,7 @@ class Launch:
             self.stage.journal(Event.STARTED, **start.as_dict())
             self.stage.observe(Started(list(start.hosts), start.skew_s))
         elif not interrupt.signal:
-            message = f"expected a start within {self.stage.limits.arm_s:g} s of the start signal, none was reported"
+            message = f"expected a start within {self._arm_s:g} s of the start signal, none was reported"
             for name, peer in peers.items():
                 if peer.started is None and not peer.over:
                     peer.error = RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="go")

@@ -29,7 +29,7 @@ from orchestrator.record.node_record import ExitRecord, RankRecord
 
 __all__ = ["Watch"]
 
-_SYNC_ROUNDS = 6
+_SYNC_ROUNDS, _SYNC_S = 6, 5.0
 _TICK_S = 0.1
 _LISTENED_S = 0.25
 _DOUBT_AFTER_S = 1.2
@@ -73,10 +73,15 @@ class Watch:
     # -- before the start
 
     def wait(self, ready: Callable[[Peer], bool], limit_s: float, phase: str) -> None:
-        """Take events until every peer is ready. Raises Faults with every refusal, or a start_timeout for each late node."""
-        deadline = time.monotonic() + limit_s
+        """Take events until every peer is ready, and renew the leases meanwhile. Raises Faults with every refusal, or a
+        start_timeout for each late node."""
+        renewed = time.monotonic()
+        deadline = renewed + limit_s
         while not all(ready(peer) for peer in self.peers.values()):
             self.take_events(0.05)
+            if time.monotonic() > renewed + self.stage.limits.lease_s / 3:
+                renewed = time.monotonic()
+                self._beat(tail=False)
             errors = [peer.error for peer in self.peers.values() if peer.error]
             if errors:
                 # Other nodes may be about to refuse for the same reason; report them together.
@@ -94,7 +99,8 @@ class Watch:
         for _ in range(_SYNC_ROUNDS):
             self._beat(tail=False)
             number = self._beats
-            self.wait(lambda peer, number=number: number not in peer.sent, 5.0, "arm")  # type: ignore[misc]
+            limit_s = self.stage.limits.round_s(_SYNC_S, len(self.peers))
+            self.wait(lambda peer, number=number: number not in peer.sent, limit_s, "arm")  # type: ignore[misc]
 
     def start_record(self) -> StartRecord | None:
         """Return the start of each node on the controller's clock, with its error bound; None if not every node started."""

@@ -150,7 +150,7 @@ def node_main(node: dict[str, Any]) -> NoReturn:
     boot_anew()
     os.chdir("/")
     interface_up("lo")
-    wait_for_interface("eth0", 30.0)
+    wait_for_interface("eth0", 30.0 + 0.2 * (node["neighbours"] or [None, 0])[1])
     set_address("eth0", node["address"], node["netmask"])
     interface_up("eth0")
     if node["neighbours"]:

@@ -18,6 +18,8 @@ from orchestrator.transport.slurm import Spawners
 __all__ = ["Cluster"]
 
 _PREPARING = 16
+_STAY_S, _STAY_S_PER_HOST = 60.0, 0.2
+"""How long a runner waits for the next request: until every host has answered this one, and the slowest of them too."""
 
 
 class Cluster:
@@ -94,7 +96,7 @@ class Cluster:
 
     def _node(self, connect: Callable[[], Transport]) -> Node:
         try:
-            return Node(connect(), runner_source(), self.redaction)
+            return Node(connect(), runner_source(), self.redaction, round(_STAY_S + _STAY_S_PER_HOST * len(self.hosts)))
         except OrchError as error:  # an ssh server may say anything
             error.message, error.hint = self.redaction.text(error.message), self.redaction.text(error.hint)
             raise

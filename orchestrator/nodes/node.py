@@ -105,14 +105,18 @@ class Recent:
 
 
 class Node:
-    """One host, accessed through its node runner over one open connection. Raises OrchError with ``host`` set."""
+    """One host, accessed through its node runner over one open connection. Raises OrchError with ``host`` set.
 
-    def __init__(self, transport: Transport, runner: bytes, redaction: Redaction = NO_SECRETS) -> None:
+    A runner waits ``stay_s`` seconds for the next request.
+    """
+
+    def __init__(self, transport: Transport, runner: bytes, redaction: Redaction = NO_SECRETS, stay_s: int = 60) -> None:
         self.transport = transport
         self.redaction = redaction
         self.host: Host = transport.host
         self.root = str(self.host.vars.get("workdir", "~/.orch-node"))
         self._runner = runner
+        self._stay_s = stay_s
         self.login_s = 0.0
         """Seconds that the last start of the login shell and the runner on the node took."""
         self._keeping = threading.Lock()
@@ -189,7 +193,7 @@ class Node:
 
         Returns once the supervisor has said hello. Raises TransportError node_lost if none answers.
         """
-        request: dict[str, Any] = {"run": run_id, "start": start, "wait_s": timeout_s, "stay": True}
+        request: dict[str, Any] = {"run": run_id, "start": start, "wait_s": timeout_s, "stay": self._stay_s}
         if start and (job := job_of(self.host)):
             request["job"] = job
         call = self._begin("line", request, timeout_s)
@@ -208,7 +212,7 @@ class Node:
     @contextmanager
     def _call(self, op: str, request: Mapping[str, Any], timeout_s: float) -> Iterator[Call]:
         """Send one request and yield the call that reads its answer."""
-        call = self._begin(op, {**request, "stay": True}, timeout_s)
+        call = self._begin(op, {**request, "stay": self._stay_s}, timeout_s)
         try:
             yield call
         except BaseException:

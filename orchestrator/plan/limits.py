@@ -24,6 +24,8 @@ _SECONDS = {
     "wait_s": (0.0, MOST_S),
 }
 """The least and the most of each time; where there is an option for it, those of the option."""
+_AT_ONCE = 128
+_ROUND_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,15 @@ class Limits:
             raise _refused("output_bytes", f"a whole number of bytes from {1 << 20} on", self.output_bytes)
         if type(self.telemetry) is not bool:
             raise _refused("telemetry", "True or False", self.telemetry)
+
+    def round_s(self, limit_s: float, hosts: int) -> float:
+        """Return how long a host may take for something that is asked of ``hosts`` in one round, if one alone may take
+        ``limit_s``: with more than 128 of them, a host and the controller wait for others too.
+
+        >>> Limits().round_s(30.0, 4), Limits().round_s(30.0, 1128)
+        (30.0, 130.0)
+        """
+        return limit_s + _ROUND_S * max(0, hosts - _AT_ONCE)
 
 
 def _refused(name: str, expected: str, value: Any) -> ConfigError:

@@ -35,6 +35,11 @@ class Ranks:
             if "ended_mono_s" in record:
                 yield record
 
+    def wrappers(self):
+        """Return {pid: start time in clock ticks} of the wrappers of all ranks that have not ended, as they know themselves."""
+        living = [record for record in self.records.values() if "ended_mono_s" not in record]
+        return {record["wrapper"]: record["ticks"] for record in living}
+
     def in_order(self):
         """Return all records in order of rank."""
         return sorted(self.records.values(), key=lambda record: record["rank"])

@@ -63,7 +63,7 @@ def op_line(request):
                     reply(event="closed")
                     return
                 if heard:
-                    request["stay"] = False
+                    request["stay"] = 0
                     return
                 raise Refused("node_lost", "the supervisor in %s has just exited" % directory, boot_id=boot_id())
             heard = True

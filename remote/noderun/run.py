@@ -26,6 +26,7 @@ RESERVE_BYTES = 1 << 18
 HASH_S = 0.2
 CLEAR_UP_S = 5.0
 ENTER_S = 60.0
+UNARMED_S = 300.0  # with a thousand nodes, the last supervisor is started long after the first
 
 
 class Run:
@@ -156,7 +157,7 @@ class Run:
         now = time.monotonic()
         if self.state == "ended" and now - self.renewed > self.order["lease_s"]:
             self.state = "gone"
-        elif self.state in ("new", "armed") and now - self.renewed > self.order.get("lease_s", 60):
+        elif self.state in ("new", "armed") and now - self.renewed > self.order.get("lease_s", UNARMED_S):
             self.state = "gone"
         elif self.state == "running":
             if now - self.renewed > self.order["lease_s"]:

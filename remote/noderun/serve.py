@@ -15,7 +15,6 @@ from noderun.spawner import op_spawn
 from noderun.transfer import op_get, op_put
 from noderun.undeploy import op_undeploy
 
-STAY_S = 60
 OPERATIONS = {
     "drop": op_drop,
     "examine": op_examine,
@@ -35,7 +34,7 @@ OPERATIONS = {
 
 
 def serve_main():
-    """Answer requests from standard input: one, or more while each says that another may follow within STAY_S."""
+    """Answer requests from standard input: one, or more while each says for how many seconds another may follow."""
     if in_step():
         begin_step()
     home = os.getcwd()
@@ -59,7 +58,7 @@ def serve_main():
         if not request.get("stay"):
             return
         os.chdir(home)
-        signal.alarm(STAY_S)
+        signal.alarm(request["stay"])
 
 
 def begin_step():

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +19,7 @@ from orchestrator.errors import Faults, Interrupted, TransportError
 from orchestrator.plan.limits import Limits
 from orchestrator.record.node_record import ExitRecord
 from tests.support.fake_bench import FakeBench, training
+from tests.support.fake_supervisor import Rank
 
 
 def test_a_run_is_staged_armed_and_started_on_every_node(rig: FakeBench) -> None:
@@ -74,6 +79,36 @@ def test_a_node_that_does_not_arm_in_time_is_named_and_nothing_starts(tmp_path: 
         rig.launch().run()
     assert [(error.kind, error.host) for error in caught.value.errors] == [("start_timeout", "b")]
     assert "nothing was started" in caught.value.errors[0].message and rig.started_on() == []
+
+
+@pytest.mark.parametrize("is_lab", [True, False])
+def test_of_nodes_of_a_lab_which_are_one_machine_only_some_are_sampled(
+    rig: FakeBench, is_lab: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.controller.launch.MOST_SAMPLED", 1)
+    orders: dict[int, Mapping[str, Any]] = {}
+
+    def program(order: Mapping[str, Any]) -> dict[int, Rank]:
+        orders[order["node_rank"]] = order
+        return training(rig.spec)(order)
+
+    rig.runs(program)
+    for node in rig.nodes.values():
+        node.host = replace(node.host, vars={**node.host.vars, **({"lab_private": "/home"} if is_lab else {})})
+    rig.launch().run()
+    assert [bool(orders[rank]["telemetry"]) for rank in (0, 1)] == [True, not is_lab]
+
+
+def test_the_leases_of_armed_nodes_are_renewed_while_another_one_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = FakeBench(tmp_path, limits=Limits(arm_s=0.9, lease_s=0.3, ask_s=0.3))
+    rig.runs(b=lambda order: setattr(rig.b, "silent", True) or {})
+    launch, beats = rig.launch(), []
+    monkeypatch.setattr(launch.watch, "_beat", lambda **_: beats.append(time.monotonic()))
+    with pytest.raises(Faults):
+        launch.run()
+    assert len(beats) >= 3 and max(late - early for early, late in pairwise(beats)) < 0.3
 
 
 def test_a_node_that_is_gone_before_the_files_are_there_starts_nothing(rig: FakeBench) -> None:

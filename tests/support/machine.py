@@ -188,7 +188,7 @@ class Machine:
         return {"launch.sh": hashlib.sha256(script.encode()).hexdigest()}
 
     def supervisor(self, run: str, *, start: bool = True, **request: Any) -> Line:
-        line = self.call("line", run=run, start=start, wait_s=5, stay=True, **request)
+        line = self.call("line", run=run, start=start, wait_s=5, stay=60, **request)
         assert line.read_line()["event"] == "hello"
         return line
 
