@@ -34,7 +34,7 @@ from typing import Any
 from orchestrator import lab as labs
 from orchestrator.lab import Lab, faults
 from tests.e2e.rig import Controller
-from tests.support import hashing, judge
+from tests.support import hashing, plain_pairs
 from tests.support.faultlab import mend
 
 SUITE = """\
@@ -48,7 +48,7 @@ stages:
     needs: [checks]
     bars: [{{metric: rate, peers: 10%, earlier: 20%}}]
   - name: pairs
-    bench: pairs
+    bench: {pairs}
     choices: {{steps: {sweeps}, warmup_steps: 1, options: {{size_bytes: {size}}}}}
     run: 60s
     needs: [checks]
@@ -240,22 +240,26 @@ class Result:
         return {node: PLANTS[fault].words in texts[node] for node, fault in self.planted.items()}
 
 
-def suite_text(nodes: int, stages: Sequence[str]) -> str:
+def suite_text(nodes: int, stages: Sequence[str], pairs: str) -> str:
     """Return the suite for so many nodes. Those of one machine share its cores: messages are smaller, measurements longer."""
     many = nodes > _FEW
-    text = SUITE.format(seconds=4 if many else 2, sweeps=7 if many else 13, size=262144 if many else 1048576)
+    size, sweeps = (262144, 7) if many else (1048576, 13)
+    text = SUITE.format(seconds=4 if many else 2, sweeps=sweeps, size=size, pairs=pairs)
     head, *parts = text.split("  - ")
     kept = [part for part in parts if any(f"name: {stage}" in part for stage in stages)]
     return head + "".join(f"  - {part}" for part in kept)
 
 
-def accept(world: World, project: Path, suite: str, stages: Sequence[str]) -> tuple[int, dict[str, Any], dict[str, Any]]:
+def accept(
+    world: World, project: Path, suite: str, stages: Sequence[str], pairs: str
+) -> tuple[int, dict[str, Any], dict[str, Any]]:
     """Run the command; return its status, its certificate, and seconds, by stage, of the rest, and all together."""
     controller = Controller(world.lab, project)
     if not (project / "templates").exists():
         hashing.write(project)
+        plain_pairs.write(project)
         (project / "suites").mkdir()
-    (project / "suites" / "lab.yaml").write_text(suite_text(len(world.lab.nodes), stages))
+    (project / "suites" / "lab.yaml").write_text(suite_text(len(world.lab.nodes), stages, pairs))
     inventory = world.inventory(project)
     process = controller.start("accept", suite, "--hosts", inventory.name, "--json")
     begun = last = time.monotonic()
@@ -293,7 +297,7 @@ def subjects(content: Mapping[str, Any], verdict: str) -> dict[str, list[str]]:
     return texts
 
 
-def trial(lab: Lab, kind: str, planted: Mapping[str, str], suite: str, project: Path) -> Result:
+def trial(lab: Lab, kind: str, planted: Mapping[str, str], suite: str, pairs: str, project: Path) -> Result:
     """Plant faults, by node, run an acceptance, mend the lab, and return what was counted."""
     project.mkdir(parents=True, exist_ok=True)
     world = World(lab)
@@ -303,16 +307,15 @@ def trial(lab: Lab, kind: str, planted: Mapping[str, str], suite: str, project: 
         with ExitStack() as stack:
             for node, fault in planted.items():
                 stack.enter_context(PLANTS[fault].plant(world, node))
-            code, content, seconds = accept(world, project, suite, sorted(wanted))
-            left = len(judge.ours(lab))
+            code, content, seconds = accept(world, project, suite, sorted(wanted), pairs)
     finally:
-        mend(lab)
+        left = mend(lab)
     folder = Path(content["path"]) if content else project
     sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("certificate.*"))}
     named, is_open = subjects(content, "fail"), subjects(content, "undecided")
     verdict = str(content.get("verdict", "none"))
     times = seconds["all"], seconds["stages"], seconds["rest"]
-    return Result(len(lab.nodes), kind, dict(planted), code, verdict, named, is_open, *times, left, sizes, load)
+    return Result(len(lab.nodes), kind, dict(planted), code, verdict, named, is_open, *times, len(left), sizes, load)
 
 
 def table(results: Sequence[Result]) -> str:
@@ -353,6 +356,7 @@ def main() -> int:
     parser.add_argument("--together", type=int, default=0, help="acceptances with all of them")
     parser.add_argument("--clean", type=int, default=0, help="acceptances without a fault")
     parser.add_argument("--suite", default="lab", help="lab, or any suite of orch")
+    parser.add_argument("--pairs", default="plain_pairs", choices=["pairs", "plain_pairs"], help="what measures pairs in lab")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="append every trial to this file, a line each")
     parser.add_argument("--keep", type=Path, help="a folder for the projects, which are removed otherwise")
@@ -365,7 +369,7 @@ def main() -> int:
             try:
                 for number, (kind, planted) in enumerate(planned(args, [node.name for node in lab.nodes], chance), start=1):
                     project = projects / (kind if kind == "clean" else f"{number}-{kind}")
-                    result = trial(lab, kind, planted, args.suite, project)
+                    result = trial(lab, kind, planted, args.suite, args.pairs, project)
                     results.append(result)
                     words = json.dumps({"named": result.named, "undecided": result.undecided}, indent=1)
                     print(f"{count} nodes, {kind} {planted}: {result.outcome}, {result.seconds:.0f} s {words}", file=sys.stderr)
