@@ -267,19 +267,22 @@ def accept(
     limit = threading.Timer(_LIMIT_S, process.kill)
     limit.start()
     assert process.stderr and process.stdout
-    with (project / "said.txt").open("a") as said:
-        for line in process.stderr:
-            now = time.monotonic()
-            print(f"{now - begun:8.1f} {line}", end="", file=said, flush=True)
-            if line.startswith("accept: stage "):
-                if name:
-                    seconds[name] = round(now - last, 1)
-                name, last = line.split(", ", 1)[1].split(":")[0], now
-            elif line.startswith("  finished") or line.startswith("  failed"):
-                seconds["last run"] = round(now - begun, 1)
-    output = process.stdout.read()
-    code, now = process.wait(), time.monotonic()
-    limit.cancel()
+    try:
+        with (project / "said.txt").open("a") as said:
+            for line in process.stderr:
+                now = time.monotonic()
+                print(f"{now - begun:8.1f} {line}", end="", file=said, flush=True)
+                if line.startswith("accept: stage "):
+                    if name:
+                        seconds[name] = round(now - last, 1)
+                    name, last = line.split(", ", 1)[1].split(":")[0], now
+                elif line.startswith("  finished") or line.startswith("  failed"):
+                    seconds["last run"] = round(now - begun, 1)
+        output = process.stdout.read()
+        code, now = process.wait(), time.monotonic()
+    finally:
+        limit.cancel()
+        controller.let_go()  # an interrupt of this script is none of the command
     seconds[name] = round(now - last, 1)
     rest = now - begun - seconds.pop("last run", now - begun)
     content = json.loads(output) if output.strip().startswith("{") else {}
