@@ -79,7 +79,7 @@ DOORS = {
         "store terminal text trend tune"
     ),
     "results": (
-        "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
+        "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts lost_links "
         "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/t_distribution "
         "numbers/throughput planned read series summary tally telemetry/doubts telemetry/use values"
     ),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.differences import same_sizes
 from orchestrator.checks.gpu_states import gpu_states
 from orchestrator.checks.network import training_interface
 from orchestrator.checks.nvidia_smi import pairs
@@ -87,6 +88,10 @@ def _others(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 def alike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     """Return a warning for every node that differs from the majority in anything that may change its speed or its results."""
     by_host = {host: characteristics(values) for host, values in facts.items()}
+    sizes = {host: str(values["memory_bytes"]) for host, values in facts.items() if type(values.get("memory_bytes")) is int}
+    for host, size in same_sizes(sizes).items():
+        gib = int(size) / 2**30
+        by_host[host]["memory"] = f"{gib:.0f} GiB" if gib >= 100 else f"{gib:.3g} GiB"
     checks = []
     for name in dict.fromkeys(name for texts in by_host.values() for name in texts):
         values = {host: texts.get(name, "none") for host, texts in by_host.items()}
@@ -101,7 +106,7 @@ def alike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
 
 def characteristics(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return what must be equal on all nodes of a job, as text by name. Free disk space, load and the like may differ."""
-    values = {name: facts.get(name) for name in ("cpu", "kernel", "machine")}
+    values = {name: facts.get(name) for name in ("cpu", "cores", "kernel", "machine")}
     gpus = gpu_states(facts)
     for name, key, unit in _OF_GPUS:
         texts = {f"{gpu[key]:g}{unit}" if isinstance(gpu[key], float) else f"{gpu[key]}{unit}" for gpu in gpus if gpu.get(key)}

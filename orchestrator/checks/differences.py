@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestrator.inventory import fold
 
-__all__ = ["Difference", "by_value", "differences", "folded", "sentences"]
+__all__ = ["Difference", "by_value", "differences", "folded", "same_sizes", "sentences"]
 
 _BY_NATURE = {
     "hostname", "boot_id", "host_key", "held_by", "time", "login_s", "workdir", "workdir_first", "disk_free_bytes",
@@ -117,7 +117,7 @@ def folded(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
 def _compared(name: str, values: Mapping[str, str | None]) -> Difference | None:
     words = {host: "nothing" if value is None else value for host, value in values.items()}
     if name.endswith("memory_bytes"):
-        words = _same_size(words)
+        words = same_sizes(words)
     counts = Counter(words.values())
     if len(counts) < 2:
         return None
@@ -130,8 +130,8 @@ def _compared(name: str, values: Mapping[str, str | None]) -> Difference | None:
     return Difference(name, _shown(expected), counts[expected], deviating)
 
 
-def _same_size(words: Mapping[str, str]) -> dict[str, str]:
-    """Treat memory sizes within 1 % of each other as equal: the share that firmware reserves varies between nodes."""
+def same_sizes(words: Mapping[str, str]) -> dict[str, str]:
+    """Return memory sizes with those within 1 % of each other as equal: the share that firmware reserves varies."""
     distinct: list[str] = []
     sizes = {}
     for host, value in words.items():

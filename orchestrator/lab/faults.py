@@ -142,12 +142,17 @@ def link(lab: Lab, name: str, *, up: bool) -> None:
     namespaces.switch(lab, f"link set {namespaces.port_of(lab.node(name))} {'up' if up else 'down'}\n")
 
 
-def rate(lab: Lab, name: str, limit: str | None) -> None:
-    """Limit a node's cable to e.g. ``20mbit`` in both directions; None removes the limit."""
+def rate(lab: Lab, name: str, limit: str | None, *, ways: Sequence[str] = ("sent", "received")) -> None:
+    """Limit a node's cable to e.g. ``20mbit`` for what it sends, what it receives, or both, each; None removes the limit."""
     _namespaces_only(lab)
+    if unknown := set(ways) - {"sent", "received"}:
+        raise ConfigError(f"rate: expected ways of sent and received, got {', '.join(sorted(unknown))}")
     tc = find("tc")
-    ends = (argv_on(lab, name, [tc]), "eth0"), ([*namespaces.inside(lab), tc], namespaces.port_of(lab.node(name)))
-    for begin, device in ends:
+    ends = {
+        "sent": (argv_on(lab, name, [tc]), "eth0"),
+        "received": ([*namespaces.inside(lab), tc], namespaces.port_of(lab.node(name))),
+    }
+    for begin, device in (ends[way] for way in ways):
         if limit is None:
             run([*begin, "qdisc", "del", "dev", device, "root"])
         else:

@@ -110,11 +110,13 @@ class Processors:
 @dataclass(frozen=True, slots=True)
 class Meter:
     """What a node measured of a run. ``growth``: by log with samples, when it was seen to have grown, in seconds of the node's
-    monotonic clock, and its bytes then. ``sent_bytes``: what the node sent over its networks, None if it did not say."""
+    monotonic clock, and its bytes then. ``sent_bytes``: what the node sent over its networks, None if it did not say.
+    ``links_lost``: by network interface, how often it lost its link, without zeros."""
 
     growth: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
     processors: Processors | None = None
     sent_bytes: int | None = None
+    links_lost: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Any) -> Meter:
@@ -132,7 +134,8 @@ class Meter:
                 processors = Processors(int(load["count"]), float(load["busy_s"]), float(load["own_s"]), (first, last))
             sent = value.get("sent_bytes")
             marks = {name: tuple(times) for name, times in growth.items()}
-            return cls(marks, processors, None if sent is None else int(sent))
+            lost = {str(name): int(count) for name, count in value.get("links_lost", {}).items() if int(count) > 0}
+            return cls(marks, processors, None if sent is None else int(sent), lost)
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
             return cls()
 
@@ -201,9 +204,10 @@ class ExitRecord:
         return [rank.rank for rank in self.ranks if rank.signal == signal]
 
     def memory_kills(self, rank: int | None) -> int:
-        """Return ``oom_kills`` if the OOM killer may have ended this rank (None: any rank), else 0."""
+        """Return ``oom_kills`` if the OOM killer may have ended this rank (None: any rank, or the launch script), else 0."""
         entries = [entry for entry in self.ranks if rank in (None, entry.rank)]
-        return self.oom_kills if not entries or any(entry.signal == "SIGKILL" for entry in entries) else 0
+        signals = [entry.signal for entry in entries] + ([self.signal] if rank is None else [])
+        return self.oom_kills if not entries or "SIGKILL" in signals else 0
 
 
 def cause_of(reason: str) -> tuple[str, str]:

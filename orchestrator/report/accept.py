@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from orchestrator.analysis.accept import Certificate
@@ -10,7 +11,11 @@ from orchestrator.errors import Regression, Undecided
 from orchestrator.inventory import fold
 from orchestrator.report.text import one_line
 
-__all__ = ["lines", "status", "subjects"]
+__all__ = ["lines", "seen", "status", "subjects"]
+
+
+_MARK = "\0"
+"""Stands for the name of a node; what nodes say is without it, see `one_line`."""
 
 
 def status(certificate: Certificate) -> int:
@@ -32,6 +37,16 @@ def subjects(certificate: Certificate) -> list[tuple[str, str, list[Finding]]]:
     return sorted(found, key=lambda entry: entry[0] != FAIL)
 
 
+def seen(certificate: Certificate) -> list[tuple[str, str]]:
+    """Return (nodes, text) of what was seen of nodes and no bar judges: once for all nodes of which the same was seen, with
+    their names where the text has that of the node."""
+    hosts: dict[str, list[str]] = {}
+    for node in certificate.nodes:
+        for text in node.seen:
+            hosts.setdefault(_MARK.join(re.split(rf"(?<![\w-]){re.escape(node.host)}(?![\w-])", text)), []).append(node.host)
+    return [(fold(names), text.replace(_MARK, fold(names))) for text, names in hosts.items()]
+
+
 def lines(certificate: Certificate) -> Iterator[str]:
     """Yield the lines."""
     hosts = [node.host for node in certificate.nodes]
@@ -45,10 +60,9 @@ def lines(certificate: Certificate) -> Iterator[str]:
     for verdict in (FAIL, UNDECIDED, PASS):
         if of_verdict := certificate.of_verdict(verdict):
             yield one_line(f"  nodes, {verdict}: {fold(of_verdict)}")
-    for node in certificate.nodes:
-        if node.seen:
-            yield one_line(f"  seen of {node.host}, not judged")
-            yield from (one_line(f"      {text}") for text in node.seen)
+    if of_nodes := seen(certificate):
+        yield "  seen, not judged"
+        yield from (one_line(f"      {hosts}: {text}") for hosts, text in of_nodes)
     yield "bars"
     for bar in certificate.judged:
         yield one_line(f"  {bar.verdict:<9}  {bar.stage}: {bar.bar}; {bar.got}")

@@ -26,6 +26,7 @@ from orchestrator.results.binding import binding_words, bound_ranks, shared_core
 from orchestrator.results.closing import arithmetic, as_trained, closing_of, remarks
 from orchestrator.results.hardware import devices_of_node, infiniband_gbit, loaded, quiet, slowed
 from orchestrator.results.language_model import language_values, peak_note, with_devices
+from orchestrator.results.lost_links import lost_links, lost_links_of, lost_links_words
 from orchestrator.results.measured import measured_values, metrics_of, readings_of
 from orchestrator.results.node_logs import NodeLogs, read_logs
 from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
@@ -77,7 +78,8 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
     again = RETRY if outcome.counts else RESUME
     if not outcome.measured:
         cause = outcome.error or recorded_error(None, run.run_id)
-        return replace(result, state=outcome.state, error=cause, repeated_by=again)
+        lost = lost_links_of(run, planned.hosts)
+        return replace(result, state=outcome.state, error=cause, repeated_by=again, lost_links=lost)
     try:
         return _measured(run, planned, result, each_rank)
     except ConfigError as error:  # the grammar was valid when the run was planned
@@ -90,6 +92,7 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         state = "incomplete" if not outcome.state and not _ended_everywhere(run, planned) else "failed"
         # A run that finished is never made again in its bench, even if its evidence is found damaged later.
         again = "" if outcome.state else RESUME
+        result = replace(result, lost_links=lost_links_of(run, planned.hosts))
         return replace(result, state=state, error=error, repeated_by=REREAD if error.kind == "log_unmatched" else again)
 
 
@@ -112,6 +115,8 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     notes += [text for log in sampled for text in log.warnings] + remarks(observed)
     notes += _leftovers(planned.outcome) + _stragglers(planned.outcome)
     notes += arithmetic(spec.dtype, observed.get("output_dtype"))
+    lost = lost_links(records)
+    notes += lost_links_words(lost)
     paths = _transport(run, planned, records)
     transport = {**asdict(paths), "words": list(paths.words(spec.nodes, spec.world_size))}
     bound = bound_ranks(records)
@@ -128,6 +133,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         observed=observed,
         slowed=slowed(records),
         loaded=loaded(records),
+        lost_links=lost,
     )
     by_log = {place: log.readings for place, log in places.items()}
     if not planned.measure.has_samples:

@@ -48,11 +48,12 @@ class RunResult:
     ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed,
     ``said`` its program's own figures of some of them, ``planned_units`` their units before its log was read again.
     ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
-    results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors, ``use`` is what their samples say
-    of the window, None without samples. ``digests`` are SHA-256 of the logs with samples and of the step times in the window,
-    to the microsecond; two runs never have an equal one. ``repeated_by`` is the command that makes a run without a number
-    again in the same bench, such as `RESUME`. ``place`` is the run's place in the order in which its bench ran, None for a
-    run of another bench or of none. ``rank_parts`` are those of all ranks, in order, or empty.
+    results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors, ``lost_links`` that of
+    `lost_links.lost_links`, of failed runs too, ``use`` is what their samples say of the window, None without samples.
+    ``digests`` are SHA-256 of the logs with samples and of the step times in the window, to the microsecond; two runs never
+    have an equal one. ``repeated_by`` is the command that makes a run without a number again in the same bench, such as
+    `RESUME`. ``place`` is the run's place in the order in which its bench ran, None for a run of another bench or of none.
+    ``rank_parts`` are those of all ranks, in order, or empty.
     """
 
     run_id: str
@@ -79,6 +80,7 @@ class RunResult:
     readings: tuple[Any, ...] = ()
     slowed: Mapping[str, Mapping[str, Lowered]] = field(default_factory=dict)
     loaded: Mapping[str, float] = field(default_factory=dict)
+    lost_links: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     use: RunUse | None = None
     digests: tuple[str, ...] = ()
     repeated_by: str = ""

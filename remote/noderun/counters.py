@@ -4,10 +4,9 @@ import glob
 import os
 
 from noderun.groups import own_groups
-from noderun.listings import first_line
+from noderun.listings import VIRTUAL, first_line
 
 MOST_LINKS = 16
-VIRTUAL = ("lo", "veth", "docker", "br-", "virbr", "cali", "cni", "flannel", "tap", "tun")
 PORT_ERRORS = (
     "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors",
     "excessive_buffer_overrun_errors", "port_xmit_discards",

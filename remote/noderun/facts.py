@@ -14,6 +14,7 @@ from noderun.channel import reply
 from noderun.container_facts import container_facts
 from noderun.data_set import look_at_data
 from noderun.files import CHUNK, Refused, free_bytes, free_inodes, read_slice, root_directory
+from noderun.groups import usable_memory_bytes
 from noderun.installed import framework_facts, installed, program_digest
 from noderun.launch import check_port
 from noderun.limits import limits, shared_memory_bytes
@@ -61,7 +62,7 @@ def op_facts(request):
         "user": os.environ.get("USER", str(os.getuid())),
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": usable_memory_bytes(),
         "workdir": root,
         "workdir_first": first_in(root, request),
         "disk_free_bytes": free_bytes(root),

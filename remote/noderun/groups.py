@@ -3,6 +3,7 @@
 import os
 
 from noderun.files import read_slice
+from noderun.listings import first_line
 from noderun.processes import processes
 
 
@@ -26,6 +27,21 @@ def memory_counters():
     """Return the files that may count out-of-memory kills, the most specific first."""
     names = {True: "memory.events", False: "memory.oom_control"}
     return [os.path.join(path, names[unified]) for path, unified in own_groups("memory")] + ["/proc/vmstat"]
+
+
+def usable_memory_bytes():
+    """Return the bytes that this process and its children may use: the machine's memory, or the limit of a control group."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path, unified in own_groups("memory"):
+        while unified and len(path) > 1:
+            words = first_line(path, "memory.max")
+            limits += [int(words)] if words.isdigit() else []
+            path = os.path.dirname(path)
+        if not unified:  # the lowest of its own and those of the groups around it
+            stat = read_slice(os.path.join(path, "memory.stat"), 0, 65536).decode("utf-8", "replace").split()
+            values = dict(zip(stat[::2], stat[1::2]))
+            limits += [int(values["hierarchical_memory_limit"])] if "hierarchical_memory_limit" in values else []
+    return min(limits)
 
 
 def oom_kills():

@@ -2,6 +2,9 @@
 
 import os
 
+VIRTUAL = ("lo", "veth", "docker", "br-", "virbr", "cali", "cni", "flannel", "tap", "tun")
+"""How names of network interfaces begin that have no cable and come and go with programs."""
+
 
 def first_line(*path):
     """Return the first line of a small file of the kernel; empty if it cannot be read."""

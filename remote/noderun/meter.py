@@ -1,9 +1,10 @@
-"""What a node's kernel knows of a run: when its logs grew, who used the processors, and what went out over the networks."""
+"""What a node's kernel knows of a run: when its logs grew, who used the processors, what went out over the networks, and which
+interfaces lost their link."""
 
 import os
 import resource
 
-from noderun.listings import first_line
+from noderun.listings import VIRTUAL, first_line, names_in
 
 MOST_MARKS = 96
 
@@ -16,11 +17,12 @@ class Meter:
         self.passed = 0
         self.every = 1
         self.sent = 0
+        self.lost = {}
         self.before = None
 
     def start(self):
         """Begin to measure."""
-        self.sent = sent_bytes()
+        self.sent, self.lost = sent_bytes(), link_losses()
         self.before = processors(), resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
 
     def grew(self, sizes, now):
@@ -36,8 +38,9 @@ class Meter:
     def record(self, inside_s=0.0):
         """Return what was measured: ``growth``, [seconds of the monotonic clock, {name: bytes}]; ``processors``: their count,
         the seconds for which they were busy and for which with this run, and the range of the machine's count of context
-        switches, in which nodes that are one machine overlap; ``sent_bytes``, over all networks. ``inside_s``: processor
-        seconds of a container, whose processes may be no descendants of this one."""
+        switches, in which nodes that are one machine overlap; ``sent_bytes``, over all networks; ``links_lost``, {interface:
+        how often its link was lost}, without zeros. ``inside_s``: processor seconds of a container, whose processes may be no
+        descendants of this one."""
         if self.before is None:
             return {"growth": self.marks}
         (count, busy, switches), children, own = self.before
@@ -46,7 +49,8 @@ class Meter:
         used = max(inside_s, spent(resource.RUSAGE_CHILDREN, children)) + spent(resource.RUSAGE_SELF, own)
         load = {"count": count, "busy_s": round(busy_after - busy, 2), "own_s": round(used, 2)}
         load["switches"] = [switches, switches_after]
-        return {"growth": self.marks, "processors": load, "sent_bytes": sent_bytes() - self.sent}
+        lost = {name: count - self.lost[name] for name, count in link_losses().items() if count > self.lost.get(name, count)}
+        return {"growth": self.marks, "processors": load, "sent_bytes": sent_bytes() - self.sent, "links_lost": lost}
 
 
 def spent(whose, before):
@@ -69,6 +73,21 @@ def sent_bytes():
         words = first_line(path)
         sent += 4 * int(words) if words.isdigit() else 0  # the standard counts words of four bytes
     return sent
+
+
+def link_losses(base="/sys/class/net"):
+    """Return {interface: how often it has lost its link}, without virtual ones. Before Linux 4.16 only changes are counted, two
+    for a loss and its end; before 3.15 nothing."""
+    losses = {}
+    for name in names_in(base):
+        if name.startswith(VIRTUAL):
+            continue
+        down, changes = first_line(base, name, "carrier_down_count"), first_line(base, name, "carrier_changes")
+        if down.isdigit():
+            losses[name] = int(down)
+        elif changes.isdigit():
+            losses[name] = int(changes) // 2
+    return losses
 
 
 def processors():

@@ -420,6 +420,14 @@ def test_the_node_that_is_not_like_the_others_is_named_with_both_values() -> Non
     ]
 
 
+def test_a_node_with_less_memory_or_fewer_cores_is_named_and_what_firmware_reserves_is_not() -> None:
+    checks = among(four(gpu02={"memory_bytes": 1500 * GIB, "cores": 112}, gpu03={"memory_bytes": 1985 * GIB}))
+    assert [(check.host, check.verdict, check.found, check.expected) for check in checks] == [
+        ("gpu02", "warning", "cores 112", "cores 224 as on gpu[01,03-04]"),
+        ("gpu02", "warning", "memory 1500 GiB", "memory 2000 GiB as on gpu[01,03-04]"),
+    ]
+
+
 def test_other_gpus_drivers_and_links_are_named() -> None:
     odd = {
         key: value for key, value in healthy("a100-dgx-525.xml", "v100-dgx1.topo").items() if key in ("gpus", "gpu", "topology")

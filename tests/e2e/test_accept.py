@@ -15,40 +15,10 @@ import pytest
 from orchestrator import lab as labs
 from orchestrator.lab import faults
 from tests.e2e.rig import Controller
-from tests.support import judge
+from tests.support import hashing, judge
 
 pytestmark = pytest.mark.timeout(400)
 
-# A program that measures each node alone, at the same time: how often it hashes a megabyte in a second of its own.
-FRAMEWORK = """\
-title: hashes
-measures: readings
-models: {hashing: {}}
-dtypes: {cpu: {none: none}}
-defaults: {dtype: none, steps: 1, warmup_steps: 0, timeout_s: 120, repeats: 5}
-options: {seconds: {type: float, default: 0.3, minimum: 0.01, help: how long}}
-files: [{template: launch.sh.j2, path: launch.sh, mode: "0700"}]
-probe: "print('{}')"
-log:
-  files: [node.out]
-  nodes: every
-  readings: '^hashed rate=(?P<rate>[0-9.]+)$'
-  metrics: {rate: {unit: MB/s, better: higher, scope: node, across: each}}
-"""
-LAUNCH = """\
-. ./env.sh
-{% if host_vars.broken is defined %}
-exit 3
-{% endif %}
-{{ python }} - <<'END'
-import hashlib, time
-data, began, done = bytes(1 << 20), time.monotonic(), 0
-while time.monotonic() - began < {{ options.seconds }}:
-    hashlib.sha256(data).digest()
-    done += 1
-print("hashed rate=%.3f" % (done / (time.monotonic() - began)))
-END
-"""
 SUITE = """\
 title: hashing
 stages:
@@ -66,10 +36,7 @@ stages:
 
 @pytest.fixture
 def project(controller: Controller) -> Controller:
-    folder = controller.project / "templates" / "hashing"
-    folder.mkdir(parents=True)
-    (folder / "framework.yaml").write_text(FRAMEWORK)
-    (folder / "launch.sh.j2").write_text(LAUNCH)
+    hashing.write(controller.project)
     (controller.project / "suites").mkdir()
     (controller.project / "suites" / "small.yaml").write_text(SUITE)
     return controller
@@ -158,6 +125,28 @@ def test_a_gate_leaves_an_unfit_node_out_of_the_bench_after_it(project: Controll
         "bench", "hashing", "--repeats", "1", "--gate", "fit", "--with-suspects", "--hosts", "planted.yaml", timeout_s=120
     )
     assert failed.code == 0 and project.manifest()["spec"]["nodes"] == 3, failed
+
+
+def test_a_cable_that_loses_its_link_for_a_moment_fails_its_node(project: Controller) -> None:
+    stage = "stages: [{name: hashing, bench: hashing, choices: {repeats: 1, options: {seconds: 2}}, run: 5s}]"
+    (project.project / "suites" / "flap.yaml").write_text(stage)
+    process = project.start("accept", "flap", "--json")
+    started = list[Path]()
+
+    def is_started() -> bool:
+        started[:] = [path for path in project.project.glob("runs/*/*/events.jsonl") if '"started"' in path.read_text()]
+        return bool(started)
+
+    judge.wait_for(is_started, 60, "nothing was started")
+    faults.link(project.lab, "node3", up=False)
+    faults.link(project.lab, "node3", up=True)
+    done = project.end(process, 60)
+    assert done.code == 5, done
+    assert {node["host"]: node["verdict"] for node in done.json["nodes"]}["node3"] == "fail"
+    (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "lost links"]
+    assert [finding["text"] for finding in bar["findings"]] == ["eth0 lost its link once during its runs"]
+    (stage,) = done.json["stages"]
+    assert "eth0 of node3 lost its link once" in stage["notes"]
 
 
 def test_a_node_that_a_failed_run_names_fails_if_the_stage_succeeds_without_it(project: Controller) -> None:

@@ -77,6 +77,14 @@ def test_a_limited_rate_slows_the_line_down_and_only_until_it_is_lifted(make_lab
     assert b"tbf" not in subprocess.run(labs.argv_on(lab, "node1", ["tc", "qdisc"]), capture_output=True, check=True).stdout
 
 
+def test_one_way_of_a_line_is_limited_and_the_other_is_not(make_lab: MakeLab) -> None:
+    lab = make_lab(nodes=2)
+    faults.rate(lab, "node1", "20mbit", ways=["sent"])
+    assert _sending_s(lab, "node1", "node2") > 0.5 and _sending_s(lab, "node2", "node1") < 0.4
+    faults.rate(lab, "node1", None, ways=["sent"])
+    assert _sending_s(lab, "node1", "node2") < 0.4
+
+
 def test_a_limited_pair_is_slow_to_each_other_and_to_nobody_else(make_lab: MakeLab) -> None:
     lab = make_lab(nodes=3)
     faults.pair_rate(lab, "node1", "node3", "20mbit")

@@ -33,6 +33,14 @@ def test_a_record_is_read_whole() -> None:
     )
     assert (found.how, first.how, found.ended_by("SIGTERM"), found.ended_by("SIGHUP")) == ("exit code 1", "SIGTERM", [0], [])
     assert [found.memory_kills(rank) for rank in (None, 0, 1)] == [2, 0, 2]
+    launcher = ExitRecord.of(RECORD | {"signal": "SIGKILL", "ranks": RANKS[:1]})
+    assert [launcher.memory_kills(rank) for rank in (None, 0)] == [2, 0]
+
+
+def test_links_that_were_lost_are_counted_by_interface() -> None:
+    meter = {"growth": [], "links_lost": {"eth0": 2, "ib0": 0}}
+    assert ExitRecord.of(RECORD | {"meter": meter}).meter.links_lost == {"eth0": 2}
+    assert ExitRecord.of(RECORD | {"meter": meter | {"links_lost": [1]}}).meter.links_lost == {}
 
 
 def test_an_earlier_runner_wrote_less() -> None:

@@ -36,7 +36,7 @@ device: "NVIDIA H200"
 source: "a table"
 figures: [{framework: gemm, metric: tflops_rank, at: {dtype: bf16, size: 8192}, value: 668.76, tolerance: 8%}]
 """
-FACTS = {"hostname": "box", "boot_id": "b", "host_key": "k", "cpu": "a cpu"}
+FACTS = {"hostname": "box", "boot_id": "b", "host_key": "k", "cpu": "a cpu", "routes": {"10.11.0.2": "eth0"}}
 STEADY = (660.0, 661.0, 659.5, 660.2, 660.7)
 
 

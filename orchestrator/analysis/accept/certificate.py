@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator import yamlfile
 from orchestrator.analysis.accept.bars import against_earlier, against_others, against_references, confirmed, measured
-from orchestrator.analysis.accept.nodes import by_checks, by_links, by_runs
+from orchestrator.analysis.accept.nodes import by_checks, by_links, by_lost_links, by_runs
 from orchestrator.analysis.accept.seen import of_hangs, of_runs, see
 from orchestrator.analysis.accept.units import CLUSTER, Group, groups_of
 from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
@@ -134,6 +134,9 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         benches = [folder.bench(attempt.bench_id) for attempt in attempts]
         read = [placed(bench, [read_run(run) for run in bench.runs()]) for bench in benches]
         blames = bool(read) and any(run.is_good for run in read[-1])
+        if any(read):
+            hosts = dict.fromkeys(host for attempt in attempts for host in attempt.hosts)
+            judged.append(by_lost_links(stage.name, [run for results in read for run in results], list(hosts)))
         for attempt, bench, results in zip(attempts, benches, read, strict=True):
             if not (stage.optional and not results):
                 judged.append(by_runs(stage.name, bench, results, attempt.hosts, blames=blames))
@@ -263,7 +266,7 @@ def _nodes(
     nodes = []
     for host, address in record.hosts.items():
         own = [finding for finding in findings if finding.kind == "node" and host in finding.hosts]
-        was_tested = any(host in bar.hosts for bar in judged if bar.kind not in ("checks", "runs"))
+        was_tested = any(host in bar.hosts for bar in judged if bar.kind not in ("checks", "runs", "lost links"))
         verdict = worst(finding.verdict for finding in own) if own or was_tested else UNDECIDED
         why = tuple(dict.fromkeys(f"{finding.text}" for finding in own)) or (() if was_tested else ("no bar was about it",))
         nodes.append(NodeVerdict(host, address, serials(facts.get(host, {})), verdict, why))

@@ -14,8 +14,9 @@ from orchestrator.record import BenchDir
 from orchestrator.record.refused import errors_before_runs
 from orchestrator.results import RunResult
 from orchestrator.results.links.pair_verdicts import pair_verdicts
+from orchestrator.results.lost_links import lost_links_words, reaches_nodes, times
 
-__all__ = ["by_checks", "by_links", "by_runs"]
+__all__ = ["by_checks", "by_links", "by_lost_links", "by_runs"]
 
 _ABOUT_THE_NODE = {
     "alike", "ecc", "xid", "modes", "pcie", "links", "infiniband", "gdr", "interface", "route", "hostname", "cuda", "shm",
@@ -73,6 +74,39 @@ def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Judged |
         findings.append(Finding("cluster", CLUSTER, tuple(names.values()), UNDECIDED, text, decides, runs))
     return Judged(stage, "links", "no node and no link is slower than the others by more than 10 %", got, "docs/pairs.md",
                   tuple(names.values()), tuple(findings))  # fmt: skip
+
+
+def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]) -> Judged:
+    """Judge each node by whether an interface lost its link while runs were made, failed ones too. Where a third of the nodes
+    or more did, and three at least, what they are connected to is the cause and not each of them. An interface that leads to no
+    other node of the acceptance leaves the verdict open."""
+    counts: dict[str, dict[str, int]] = {}
+    for run in results:
+        for host, by_interface in run.lost_links.items():
+            for interface, count in by_interface.items():
+                of_host = counts.setdefault(host, {})
+                of_host[interface] = of_host.get(interface, 0) + count
+    facts = {host: values for run in results for host, values in run.facts.items()}
+    runs = tuple(run.run_id for run in results if run.lost_links)
+    used = {host: [name for name in names if reaches_nodes(name, facts.get(host, {}))] for host, names in counts.items()}
+    affected = [host for host, names in used.items() if names]
+    findings = []
+    if len(affected) >= max(3, len(hosts) / 3):
+        text = "; ".join(lost_links_words({host: {name: counts[host][name] for name in used[host]} for host in affected}))
+        findings.append(Finding("cluster", CLUSTER, tuple(affected), FAIL, f"{text}: what are they connected to?", "", runs))
+        affected = []
+    for host, names in counts.items():
+        for name, count in names.items():
+            text = f"{name} lost its link {times(count)} during its runs"
+            if name not in used[host]:
+                decides = "look at its cable, if jobs use it: it leads to none of these nodes"
+                findings.append(Finding("node", host, (host,), UNDECIDED, text, decides, runs))
+            elif host in affected:
+                findings.append(Finding("node", host, (host,), FAIL, text, "", runs))
+    lost = sum(count for names in counts.values() for count in names.values())
+    got = f"links were lost {times(lost)}, on {len(counts)} of {len(hosts)} nodes" if lost else "no link was lost"
+    return Judged(stage, "lost links", "no network interface loses its link during a run", got, "docs/accept.md",
+                  tuple(hosts), tuple(findings))  # fmt: skip
 
 
 def by_runs(stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Sequence[str], *, blames: bool) -> Judged:

@@ -27,7 +27,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One bar of a stage. ``kind`` is checks, runs, values, peers, reference, earlier, expected or links; ``bar`` says in
+    """One bar of a stage. ``kind`` is checks, runs, lost links, values, peers, reference, earlier,
+    expected or links; ``bar`` says in
     words what had to hold, ``got`` what was found over all subjects, ``source`` where the bar comes from. Each of ``hosts``
     without a finding passed."""
 

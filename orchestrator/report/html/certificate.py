@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from orchestrator.analysis.accept import Certificate
-from orchestrator.report.accept import subjects
+from orchestrator.report.accept import seen, subjects
 from orchestrator.report.html.navigation import Link
 from orchestrator.report.html.template import environment
 
@@ -29,6 +29,7 @@ def render(certificate: Certificate, links: Sequence[Link] = ()) -> str:
             links=links,
             certificate=certificate,
             subjects=subjects(certificate),
+            seen=seen(certificate),
             hosts=[node.host for node in certificate.nodes],
             verdicts=[(verdict, certificate.of_verdict(verdict)) for verdict in ("fail", "undecided", "pass")],
         )

@@ -14,6 +14,7 @@ from orchestrator.analysis.accept import Certificate, certificate_of
 from orchestrator.analysis.accept.bars import confirmed
 from orchestrator.analysis.accept.verdicts import Finding, Judged
 from orchestrator.errors import RunError
+from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.manifest import RecordedOutcome, write_outcome
 from orchestrator.report.accept import lines, status
 from orchestrator.report.html.certificate import render
@@ -122,6 +123,45 @@ def test_a_failed_run_fails_the_node_that_it_names(tmp_path: Path) -> None:
     everywhere = certificate_of(folder)
     assert {finding.kind for finding in judged(everywhere, "runs").findings} == {"cluster"} and everywhere.verdict == "fail"
     assert "fail" not in verdicts(everywhere).values()
+
+
+def lose_links(folder: AcceptanceDir, *hosts: str, interface: str = "eth0") -> None:
+    """Let each of these hosts lose a link twice in the first run, and once in the second."""
+    for run, count in zip(folder.bench(folder.record().attempts[0].bench_id).runs(), (2, 1), strict=False):
+        for host in hosts:
+            path = run.path / "logs" / host / "exit.json"
+            meter = {"growth": [], "links_lost": {interface: count}}
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"meter": meter}))
+
+
+def test_a_node_whose_link_was_lost_fails_though_its_runs_are_as_fast_as_others(tmp_path: Path) -> None:
+    folder = acceptance(tmp_path, {}, nodes=4)
+    lose_links(folder, "node3")
+    certificate = certificate_of(folder)
+    assert verdicts(certificate) == {"node1": "pass", "node2": "pass", "node3": "fail", "node4": "pass"}
+    (finding,) = judged(certificate, "lost links").findings
+    assert finding.text == "eth0 lost its link 3 times during its runs" and len(finding.evidence) == 2
+    assert judged(certificate, "lost links").got == "links were lost 3 times, on 1 of 4 nodes"
+
+
+def test_a_failed_run_names_the_node_whose_link_was_lost_beside_the_one_that_noticed(tmp_path: Path) -> None:
+    folder = acceptance(tmp_path, {}, nodes=4)
+    run = folder.bench(folder.record().attempts[0].bench_id).runs()[0]
+    lose_links(folder, "node3")
+    error = RunError("silent for 2.9 s", kind="node_lost", host="node2", run_id=run.run_id)
+    write_outcome(run, RecordedOutcome("failed", error, {}, {}, True))
+    assert judged(certificate_of(folder), "lost links").findings[0].text == "eth0 lost its link 3 times during its runs"
+
+
+def test_links_of_many_nodes_are_what_they_are_connected_to_and_one_that_leads_nowhere_decides_nothing(tmp_path: Path) -> None:
+    folder = acceptance(tmp_path / "switch", {}, nodes=4)
+    lose_links(folder, "node1", "node2", "node4")
+    (finding,) = judged(certificate_of(folder), "lost links").findings
+    assert (finding.kind, finding.verdict) == ("cluster", "fail")
+    assert finding.text == "eth0 of node[1-2,4] lost its link 3 times: what are they connected to?"
+    folder = acceptance(tmp_path / "management", {}, nodes=4)
+    lose_links(folder, "node2", interface="usb0")
+    assert verdicts(certificate_of(folder))["node2"] == "undecided"
 
 
 def test_a_device_that_became_slower_fails_by_what_it_was(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from orchestrator.errors import RunError
 from orchestrator.record.hang_verdict import Verdict
 from orchestrator.record.manifest import RecordedOutcome, write_outcome
 from orchestrator.report.accept import lines
+from orchestrator.report.accept import seen as seen_of
 from orchestrator.report.html.certificate import render
 from orchestrator.results.numbers.excess import Excess
 from orchestrator.results.run import Lowered
@@ -36,7 +37,20 @@ def test_a_hang_stands_beside_the_node_that_it_names_and_one_without_a_node_besi
     assert f"{second.run_id}: {LINK.sentence}" in certificate.stages[-1].notes
     page, text = render(certificate), list(lines(certificate))
     assert HUNG.sentence in page and "&lt;b&gt;node2" in page and "<b>node2" not in page
-    assert text[text.index("  seen of node3, not judged") + 1].endswith(HUNG.sentence)
+    told = text[text.index("  seen, not judged") + 1]
+    assert told.startswith("      node3: gemm: ") and told.endswith(HUNG.sentence)
+
+
+def test_what_was_seen_of_many_nodes_is_told_once(tmp_path: Path) -> None:
+    certificate = certificate_of(acceptance(tmp_path, {}, nodes=12))
+    loads = {node.host: (f"gemm: other processes used 40% of the processors of {node.host}, in 5 of 5 runs",)
+             for node in certificate.nodes}  # fmt: skip
+    loads["node1"] = ("gemm: node1 is not node1-ib or node10",)
+    certificate = replace(certificate, nodes=tuple(replace(node, seen=loads[node.host]) for node in certificate.nodes))
+    assert seen_of(certificate) == [
+        ("node1", "gemm: node1 is not node1-ib or node10"),
+        ("node[2-12]", "gemm: other processes used 40% of the processors of node[2-12], in 5 of 5 runs"),
+    ]
 
 
 def test_slow_ranks_and_doubts_of_samples_stand_beside_their_node() -> None:

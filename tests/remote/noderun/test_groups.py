@@ -69,6 +69,23 @@ def test_kills_for_memory_are_read_where_the_kernel_counts_them(
     assert groups.oom_kills() == expected
 
 
+@pytest.mark.parametrize("is_unified", [False, True])
+@pytest.mark.parametrize(("limit", "expected"), [("1073741824", 1 << 30), ("max", 1 << 40), ("9223372036854771712", 1 << 40)])
+def test_memory_is_what_the_groups_around_a_run_leave_of_the_machines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_unified: bool, limit: str, expected: int
+) -> None:
+    folder = tmp_path / "slice" / "session"
+    folder.mkdir(parents=True)
+    if is_unified:
+        (folder / "memory.max").write_text("max\n")
+        (folder.parent / "memory.max").write_text(f"{limit}\n")
+    elif limit != "max":
+        (folder / "memory.stat").write_text(f"cache 4096\nhierarchical_memory_limit {limit}\ntotal_cache 4096\n")
+    monkeypatch.setattr(groups, "own_groups", lambda controller: [(str(folder), is_unified)])
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 28}.__getitem__)
+    assert groups.usable_memory_bytes() == expected
+
+
 @pytest.mark.skipif(
     not any(os.access(path, os.W_OK) for path, _ in groups.own_groups("pids")), reason="no control group may be made"
 )

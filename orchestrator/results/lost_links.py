@@ -1,0 +1,62 @@
+"""Network interfaces that lost their link while a run was made, as each node's kernel counted.
+
+A link that is lost for less than the timeouts of TCP breaks no connection and moves no median of many transfers; the count
+shows it all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.errors import OrchError
+from orchestrator.inventory import fold
+from orchestrator.record import RunDir
+from orchestrator.record.node_record import ExitRecord, exit_record
+
+__all__ = ["lost_links", "lost_links_of", "lost_links_words", "reaches_nodes", "times"]
+
+
+def lost_links(records: Mapping[str, ExitRecord]) -> dict[str, Mapping[str, int]]:
+    """Return by host and interface how often a link was lost, without zeros."""
+    return {host: record.meter.links_lost for host, record in records.items() if record.meter.links_lost}
+
+
+def lost_links_of(run: RunDir, hosts: Iterable[str]) -> dict[str, Mapping[str, int]]:
+    """Return the same of a run, whatever became of it, as far as its nodes' exit records can be read."""
+    records = {}
+    for host in hosts:
+        try:
+            record = exit_record(run, host)
+        except OrchError:
+            continue
+        if record:
+            records[host] = record
+    return lost_links(records)
+
+
+def lost_links_words(lost: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a text for the hosts that lost a link by the same name equally often.
+
+    >>> lost_links_words({"node3": {"eth0": 2}, "node4": {"eth0": 1}, "node5": {"eth0": 1}})
+    ['eth0 of node3 lost its link 2 times', 'eth0 of node[4-5] lost its link once']
+    """
+    hosts: dict[tuple[str, int], list[str]] = {}
+    for host, counts in lost.items():
+        for interface, count in counts.items():
+            hosts.setdefault((interface, count), []).append(host)
+    return [f"{interface} of {fold(names)} lost its link {times(count)}" for (interface, count), names in hosts.items()]
+
+
+def times(count: int) -> str:
+    """Return a count of events in words."""
+    return "once" if count == 1 else f"{count} times"
+
+
+def reaches_nodes(interface: str, facts: Mapping[str, Any]) -> bool:
+    """Claim that other nodes are reached through an interface: a route leads to one over it, or it has an address for them."""
+    routes, networks = facts.get("routes"), facts.get("networks")
+    names = list(routes.values()) if isinstance(routes, Mapping) else []
+    if isinstance(networks, Sequence):
+        names += [network.get("name") for network in networks if isinstance(network, Mapping)]
+    return interface in names
