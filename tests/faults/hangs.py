@@ -266,7 +266,7 @@ def trial(number: int, fault: str, seed: int, backend: str) -> Result:
 
 
 def _watch(world: World, result: Result) -> None:
-    begun = time.monotonic()
+    begun, step = time.monotonic(), world.step()
     world.said.clear()
     while time.monotonic() - begun < LIMIT_S:
         reason = world.turn()
@@ -280,6 +280,10 @@ def _watch(world: World, result: Result) -> None:
             result.named = ended_by.ranks or None
             result.seconds, result.sentence = time.monotonic() - begun, ended_by.sentence
             break
+    else:
+        stacks = world.folder(result.rank) / "ranks" / f"{result.rank}.stacks"
+        tail = stacks.read_text()[-2000:] if stacks.exists() else ""
+        result.sentence = f"nobody: step {step}, now {world.step()}; {vars(world.hang)}; {tail}"
     result.said = list(world.said)
 
 
