@@ -353,6 +353,7 @@ def main() -> None:
     parser.add_argument(
         "--torch", choices=sorted(filter(None, TRAINERS)), default="", help="ranks of PyTorch, not simulated ones"
     )
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial, to go on where others ended")
     parser.add_argument("--faults", default="", help=f"of {', '.join(FAULTS)}; with --torch of {', '.join(TORCH_FAULTS)}")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
@@ -370,7 +371,7 @@ def main() -> None:
                 print(pauses_line(kind, [one for one in told if one["kind"] == kind]))
             return
         faults = args.faults.split(",") if args.faults else TORCH_FAULTS if args.torch else FAULTS
-        work = [(number, fault) for number in range(args.trials) for fault in faults]
+        work = [(number, fault) for number in range(args.first, args.first + args.trials) for fault in faults]
         results = []
         for result in pool.map(lambda pair: _one(*pair, args.seed, args.torch), work):
             results.append(result)
