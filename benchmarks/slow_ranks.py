@@ -6,7 +6,8 @@ A trial is a bench of some repeats in which one rank, another one each time, is 
 sleeps longer on four nodes; with `work`, a rank of `pytorch_lm` on two nodes computes longer in its forward pass, by a share
 of its own processor time (slowed/sitecustomize.py); with `quota`, its node may use less of a processor (cpu.max), by 1/1.2 for
 20 %, which binds only where the machine has a processor free for each rank. Ranks that compute are bound to a processor each.
-A trial is right if exactly that rank is named, or none where none is slower. The machine's load is that of the last minute.
+A trial is right if exactly that rank is named, by how long it computes or by the processor time of that, or none where none is
+slower. The machine's load is that of the last minute.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ def main() -> None:
         for percent in map(float, asked.percent.split(",")):
             made = [trial(how, percent, number, asked.repeats) for number in range(asked.trials)]
             rows.append(row(how, percent, [one for one in made if one]))
-    print("| slowed by | percent | trials | right | other ranks named | excess of the rank, % | width, % | load |")
-    print("|---|---:|---:|---:|---:|---|---:|---|")
+    excesses = "excess of the rank, % | width, % | excess of its processor time, % | width, %"
+    print(f"| slowed by | percent | trials | right | other ranks named | {excesses} | load |")
+    print("|---|---:|---:|---:|---:|---|---:|---|---:|---|")
     print("\n".join(rows))
 
 
@@ -78,12 +80,17 @@ def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any]
     if not rows or not rows[0]["n"]:
         print(f"{how} {percent:g} % rank {rank}: no number, {done.stderr[-300:]!r}", flush=True)
         return None
-    named = [slow["words"] for slow in rows[0]["slow"] if slow["part"] == "compute"]
+    named = [slow["words"] for slow in rows[0]["slow"] if slow["part"] in ("compute", "processor")]
     right = [text for text in named if percent and text.startswith(f"rank {rank} on ")]
-    excess = rows[0]["ranks"][rank]["excess"]
-    of_rank = f"{excess['value']:+.1%} ({excess['low']:.1%} to {excess['high']:.1%})"
-    print(f"{how} {percent:g} % rank {rank}, load {load:.0f}, {of_rank}: {named}", flush=True)
-    return {"right": bool(right) if percent else not named, "others": len(named) - len(right), "excess": excess, "load": load}
+    excess, of_processor = (rows[0]["ranks"][rank][name] for name in ("excess", "cpu_excess"))
+    print(f"{how} {percent:g} % rank {rank}, load {load:.0f}, {shown(excess)}, {shown(of_processor)}: {named}", flush=True)
+    excesses = {"excess": excess, "of_processor": of_processor}
+    return {"right": bool(right) if percent else not named, "others": len(named) - len(right), "load": load, **excesses}
+
+
+def shown(excess: dict[str, float] | None) -> str:
+    """Return an excess and its interval as text."""
+    return f"{excess['value']:+.1%} ({excess['low']:.1%} to {excess['high']:.1%})" if excess else "–"
 
 
 def running() -> lab.Lab:
@@ -111,14 +118,20 @@ def inventory_with(rank: int, percent: float, ranks: int) -> str:
 def row(how: str, percent: float, made: Sequence[dict[str, Any]]) -> str:
     """Return a row of the table."""
     if not made:
-        return f"| {how} | {percent:g} | 0 | | | | | |"
-    values = [100 * one["excess"]["value"] for one in made]
-    width = statistics.median(100 * (one["excess"]["high"] - one["excess"]["low"]) for one in made)
+        return f"| {how} | {percent:g} | 0 | | | | | | | |"
     loads = [one["load"] for one in made]
     right, others = sum(one["right"] for one in made), sum(bool(one["others"]) for one in made)
-    reach = f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-    counts = f"{len(made)} | {right} | {others}"
-    return f"| {how} | {percent:g} | {counts} | {reach} | {width:.1f} | {min(loads):.0f} to {max(loads):.0f} |"
+    reach = " | ".join(spread([one[name] for one in made if one[name]]) for name in ("excess", "of_processor"))
+    return f"| {how} | {percent:g} | {len(made)} | {right} | {others} | {reach} | {min(loads):.0f} to {max(loads):.0f} |"
+
+
+def spread(excesses: Sequence[dict[str, float]]) -> str:
+    """Return the cells of a table for the values of excesses and the typical width of their intervals, in %."""
+    if not excesses:
+        return "– | –"
+    values = [100 * excess["value"] for excess in excesses]
+    width = statistics.median(100 * (excess["high"] - excess["low"]) for excess in excesses)
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f}) | {width:.1f}"
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 All steps of a synchronous run take equally long on all ranks; what a rank does before it first communicates does not, and tells
 a slow rank from those that wait for it. Python 3.6 or newer, standard library only: train_simulated.py uses it too.
 
-    orch parts {"compute_s": [0.0731, …], "first_step": 21, "input_s": [0.0002, …], "last_step": 120, "rank": 2, "step_s": […]}
+    orch parts {"compute_cpu_s": [0.0724, …], "compute_s": [0.0731, …], "first_step": 21, "input_s": [0.0002, …], …}
 
 `step_s`, `input_s` and `compute_s` are the medians of consecutive blocks of steps, in seconds: of whole steps, of the wait for
 the step's input, and of computing from then on until the rank first communicates. `compute_s` is empty where that moment is not
-known, or where computing waits for other ranks before it.
+known, or where computing waits for other ranks before it. `compute_cpu_s` is the processor time of all threads of the rank
+during `compute_s`; empty where a GPU computes, or where it is not measured.
 """
 
 import json
@@ -17,8 +18,10 @@ from typing import Any, Dict, List, Optional, Tuple
 BLOCKS = 16
 """Enough for an interval, and for a stretch of slow steps to be seen; more would say little more."""
 
-Parts = Tuple[float, float, Optional[float]]
-"""Seconds of a step: all of it, the wait for its input, and computing after that and before the first communication."""
+NAMES = ("step_s", "input_s", "compute_s", "compute_cpu_s")
+Parts = Tuple[Optional[float], ...]
+"""Seconds of a step, as `NAMES`: all of it, the wait for its input, computing after that and before the first communication,
+and the processor time of that."""
 
 
 class RankParts:
@@ -31,21 +34,21 @@ class RankParts:
         self.block: List[Parts] = []
         self.medians: List[Parts] = []
 
-    def add(self, number: int, step_s: float, input_s: float, compute_s: Optional[float]) -> None:
+    def add(
+        self, number: int, step_s: float, input_s: float, compute_s: Optional[float], compute_cpu_s: Optional[float] = None
+    ) -> None:
         """Add a step; steps come in order, and those outside the window do not count."""
         if not self.first <= number <= self.last:
             return
-        self.block.append((step_s, input_s, compute_s))
+        self.block.append((step_s, input_s, compute_s, compute_cpu_s))
         done = number - self.first + 1
         if done * self.count // self.steps > len(self.medians):
-            step, waited, computed = zip(*self.block)
-            known = [seconds for seconds in computed if seconds is not None]
-            self.medians.append((median(step), median(waited), median(known) if len(known) == len(computed) else None))
+            self.medians.append(tuple(None if None in part else median(part) for part in zip(*self.block)))
             self.block = []
 
     def line(self, rank: int) -> str:
         """Return what the rank prints."""
         facts: Dict[str, Any] = {"rank": rank, "first_step": self.first, "last_step": self.last}
-        for name, column in zip(("step_s", "input_s", "compute_s"), zip(*self.medians)):
+        for name, column in zip(NAMES, zip(*self.medians)):
             facts[name] = [] if None in column else [round(seconds, 9) for seconds in column]
         return "parts " + json.dumps(facts, sort_keys=True)

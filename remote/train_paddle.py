@@ -255,7 +255,7 @@ def train(args: argparse.Namespace, me: Identity) -> dict[str, Any]:
         if me.rank == 0:
             trainer.say_steps(finished, samples)
         for step in finished:
-            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s)
+            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s)
 
     if args.strategy == "auto" and me.world_size > 1:
         layer = unsharded(whole.model, next(data)[0])

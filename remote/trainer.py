@@ -143,6 +143,7 @@ class Step(NamedTuple):
     ``input_wait_s``: the part of the seconds before its images were ready, if the trainer measures it. ``skipped``: 1 if the
     optimizer changed nothing because gradients overflowed, 0 if it did; None if the trainer does not tell. ``compute_s``: the
     seconds from when its images were ready to the end of its last forward pass; None if the trainer does not record that.
+    ``compute_cpu_s``: the processor time of all threads during these; None on a GPU.
     """
 
     number: int
@@ -152,6 +153,7 @@ class Step(NamedTuple):
     input_wait_s: float = 0.0
     skipped: int | None = None
     compute_s: float | None = None
+    compute_cpu_s: float | None = None
 
 
 class Skips:
@@ -198,26 +200,27 @@ class HostClock:
     def start(self) -> float:
         """Return the monotonic clock before the first step."""
         self.t = self.begun = time.monotonic()
-        self.forward: float | None = None
+        self.begun_cpu = time.process_time()
+        self.forward: tuple[float, float] | None = None
         return self.t
 
     def begin(self) -> None:
         """Record that the images of the next step are ready. Without this call the input wait is 0."""
-        self.begun = time.monotonic()
+        self.begun, self.begun_cpu = time.monotonic(), time.process_time()
 
     def stamp(self, name: str) -> None:
         """Record the end of a part of the step; only that of `forward` is kept."""
         if name == "forward":
-            self.forward = time.monotonic()
+            self.forward = time.monotonic(), time.process_time()
 
     def mark(self, number: int, loss: Any, scale: Any = None) -> list[Step]:
         """Record the end of a step; return the steps that are finished by now."""
-        before, begun, forward = self.t, self.begun, self.forward
+        before, begun, begun_cpu, forward = self.t, self.begun, self.begun_cpu, self.forward
         self.t = self.begun = time.monotonic()
-        self.forward = None
+        self.begun_cpu, self.forward = time.process_time(), None
         skipped = None if scale is None else self.skips.after(float(scale))
-        computed = None if forward is None else forward - begun
-        return [Step(number, self.t, self.t - before, float(loss), begun - before, skipped, computed)]
+        computed = (None, None) if forward is None else (forward[0] - begun, forward[1] - begun_cpu)
+        return [Step(number, self.t, self.t - before, float(loss), begun - before, skipped, *computed)]
 
     def rest(self) -> list[Step]:
         """Return the steps not yet returned."""

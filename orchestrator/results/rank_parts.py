@@ -21,13 +21,15 @@ from orchestrator.strictjson import strict_json
 __all__ = ["RankParts", "parts_of_ranks"]
 
 _MOST_BLOCKS = 256
+_PARTS = ("step_s", "input_s", "compute_s", "compute_cpu_s")
 
 
 @dataclass(frozen=True, slots=True)
 class RankParts:
     """The steps of a rank in the window: medians of consecutive blocks of steps, in seconds.
 
-    ``compute_s`` is the time from when a step's input is there until the rank first communicates; empty if that is not known.
+    ``compute_s`` is the time from when a step's input is there until the rank first communicates, ``compute_cpu_s`` the
+    processor time that it takes meanwhile; each is empty if it is not known.
     """
 
     rank: int
@@ -35,6 +37,7 @@ class RankParts:
     step_s: tuple[float, ...]
     input_s: tuple[float, ...]
     compute_s: tuple[float, ...]
+    compute_cpu_s: tuple[float, ...] = ()
 
 
 def parts_of_ranks(
@@ -69,10 +72,12 @@ def _parts(text: str, slot: Slot, spec: RunSpec) -> RankParts:
         if window != (spec.warmup_steps + 1, spec.steps):
             got = " to ".join(map(short, window))
             raise _unusable(f"expected steps {spec.warmup_steps + 1} to {spec.steps} of rank {rank}, got {got}")
-        step, waited, computed = (_seconds(facts, name) for name in ("step_s", "input_s", "compute_s"))
-        if not 0 < len(step) == len(waited) or len(computed) not in (0, len(step)) or min(step) <= 0:
+        # Programs that print no processor time, as the trainers before it was recorded, have none.
+        step, waited, *computed = (_seconds({"compute_cpu_s": [], **facts}, name) for name in _PARTS)
+        if not 0 < len(step) == len(waited) or {len(values) for values in computed} - {0, len(step)} or min(step) <= 0:
             raise _unusable(f"expected as many values of each part of rank {rank}, above 0 for steps")
-        return RankParts(rank, slot.host, step, waited, computed if min(computed, default=0.0) > 0 else ())
+        known = (values if min(values, default=0.0) > 0 else () for values in computed)
+        return RankParts(rank, slot.host, step, waited, *known)
     except DataError as error:
         error.host = slot.host
         raise

@@ -1,7 +1,8 @@
 """Which ranks of a configuration the others wait for: those that compute longer, or wait longer for their input.
 
 All steps of a synchronous run take equally long on all ranks; what a rank does before it first communicates tells who is slow
-from who waits. docs/metrics.md has the formula.
+from who waits. On busy processors how long that takes is chance, and the processor time of it is not. docs/metrics.md has the
+formula.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from orchestrator.results.hardware import loaded_in, on_host, slowed_in
 from orchestrator.results.numbers.excess import Excess, excesses
@@ -32,14 +34,18 @@ _Member = int | str
 """A rank, or a node by its host."""
 _Blocks = Mapping[int, Sequence[float]]
 """By rank the values of its blocks in one run."""
+_Seconds = Callable[[RankParts], Sequence[float]]
+_COMPUTING: _Seconds = attrgetter("compute_s")
+_WORKING: _Seconds = attrgetter("compute_cpu_s")
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
     """The parts of a rank's steps over all repeats: medians, in seconds.
 
-    ``excess`` is by which fraction it computes longer than the median of the other ranks; ``input_excess`` is how much longer
-    it waits for its input, as a fraction of a step. None where that is not known.
+    ``excess`` is by which fraction it computes longer than the median of the other ranks, ``cpu_excess`` by which it takes more
+    processor time for that; ``input_excess`` is how much longer it waits for its input, as a fraction of a step. None where
+    that is not known.
     """
 
     rank: int
@@ -47,17 +53,20 @@ class RankTimes:
     step_s: float
     input_s: float
     compute_s: float | None
+    compute_cpu_s: float | None
     excess: Excess | None
+    cpu_excess: Excess | None
     input_excess: Excess | None
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """A rank that the others wait for, or with ``rank`` None a node whose ranks all are; in ``part``, `compute` or `input`, of
-    its steps, by ``excess`` as in `RankTimes`.
+    """A rank that the others wait for, or with ``rank`` None a node whose ranks all are; in ``part`` of its steps, `compute`,
+    `processor` (it takes more processor time, and whether it computes longer is not certain) or `input`, by ``excess`` as in
+    `RankTimes`.
 
     ``cause`` tells what slows the computing of a rank as far as its node was sampled: `others` take processors or GPUs from
-    it, its own `device` is slower, or `unknown`; empty without samples and of an input. ``words`` say all of it.
+    it, its own `device` is slower, or `unknown`; empty without samples, of processor time, and of an input. ``words`` say all.
     """
 
     rank: int | None
@@ -88,21 +97,29 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
     if not used or len(used[0].rank_parts) < 2:
         return Ranks()
     hosts = _places(used[0])
-    slow = _excesses([_logs_of_computing(run.rank_parts) for run in used], hosts)
-    slow = {member: _as_fraction(excess) for member, excess in slow.items()}
+    slow, working = (
+        {
+            member: _as_fraction(excess)
+            for member, excess in _excesses([_logs(run.rank_parts, seconds) for run in used], hosts).items()
+        }
+        for seconds in (_COMPUTING, _WORKING)
+    )
     starved = _excesses([_shares_of_waiting(run.rank_parts) for run in used], hosts)
-    named = [_computing(*found, hosts, used, is_first=place == 0) for place, found in enumerate(_named(slow, hosts))]
+    longer = _named(slow, hosts)
+    named = [_computing(*found, hosts, used, working.get(found[0]), is_first=place == 0) for place, found in enumerate(longer)]
+    named += [_more_work(*found, hosts) for found in _named(working, hosts) if not _covered(found[0], longer, hosts)]
     named += [_waiting(*found, hosts) for found in _named(starved, hosts)]
     by_rank = zip(*(run.rank_parts for run in used), strict=True)
-    return Ranks(tuple(_times(own, slow.get(rank), starved.get(rank)) for rank, own in enumerate(by_rank)), tuple(named))
+    times = (_times(own, slow.get(rank), working.get(rank), starved.get(rank)) for rank, own in enumerate(by_rank))
+    return Ranks(tuple(times), tuple(named))
 
 
 def _places(run: RunResult) -> dict[int, str]:
     return {part.rank: part.host for part in run.rank_parts}
 
 
-def _logs_of_computing(parts: Sequence[RankParts]) -> _Blocks:
-    return {part.rank: [math.log(seconds) for seconds in part.compute_s] for part in parts}
+def _logs(parts: Sequence[RankParts], seconds: _Seconds) -> _Blocks:
+    return {part.rank: [math.log(value) for value in seconds(part)] for part in parts}
 
 
 def _shares_of_waiting(parts: Sequence[RankParts]) -> _Blocks:
@@ -173,23 +190,40 @@ def _as_fraction(excess: Excess) -> Excess:
     return Excess(value, low, high, excess.in_all_runs)
 
 
-def _times(own: Sequence[RankParts], slow: Excess | None, starved: Excess | None) -> RankTimes:
-    def typical(seconds: Callable[[RankParts], Sequence[float]]) -> float:
+def _covered(member: _Member, named: Sequence[tuple[_Member, Excess]], hosts: Mapping[int, str]) -> bool:
+    """Return whether a rank or node is named already, a rank also with its node."""
+    return any(other in (member, _home(member, hosts)) for other, _ in named)
+
+
+def _times(own: Sequence[RankParts], slow: Excess | None, working: Excess | None, starved: Excess | None) -> RankTimes:
+    def typical(seconds: _Seconds) -> float:
         return median([value for part in own for value in seconds(part)])
 
-    computed = typical(lambda part: part.compute_s) if all(part.compute_s for part in own) else None
+    computed, worked = (typical(seconds) if all(seconds(part) for part in own) else None for seconds in (_COMPUTING, _WORKING))
     step_s, input_s = typical(lambda part: part.step_s), typical(lambda part: part.input_s)
-    return RankTimes(own[0].rank, own[0].host, step_s, input_s, computed, slow, starved)
+    return RankTimes(own[0].rank, own[0].host, step_s, input_s, computed, worked, slow, working, starved)
 
 
 def _computing(
-    member: _Member, excess: Excess, hosts: Mapping[int, str], runs: Sequence[RunResult], *, is_first: bool
+    member: _Member,
+    excess: Excess,
+    hosts: Mapping[int, str],
+    runs: Sequence[RunResult],
+    working: Excess | None,
+    *,
+    is_first: bool,
 ) -> SlowRank:
     host = _home(member, hosts)
     cause, conditions = _conditions(host, set(hosts.values()), runs)
     waits = ", which wait for it" if is_first else ""
-    words = f"{_who(member, hosts)} takes {_share(excess)} longer to compute than the other ranks{waits}{conditions}"
+    work = f"; its processor time is {_share(working)} above theirs" if working else ""
+    words = f"{_who(member, hosts)} takes {_share(excess)} longer to compute than the other ranks{waits}{work}{conditions}"
     return SlowRank(member if isinstance(member, int) else None, host, "compute", excess, cause, words)
+
+
+def _more_work(member: _Member, excess: Excess, hosts: Mapping[int, str]) -> SlowRank:
+    words = f"{_who(member, hosts)} takes {_share(excess)} more processor time to compute than the other ranks"
+    return SlowRank(member if isinstance(member, int) else None, _home(member, hosts), "processor", excess, "", words)
 
 
 def _waiting(member: _Member, excess: Excess, hosts: Mapping[int, str]) -> SlowRank:

@@ -57,6 +57,7 @@ class Rhythm:
         self.count = None
         self.marks = None
         self.since = 0.0
+        self.began = 0.0
         self.stepped = 0.0
         self.steps = 0
         self.step_times = []
@@ -70,8 +71,8 @@ class Rhythm:
             if self.marks is not None and self.steps >= FIRST_STEPS and self.phase not in UNLIMITED:
                 self.pause_s = max(self.pause_s, now - self.since)
             self.marks, self.since, self.phase = marks, now, phase
-        if self.count is None:
-            self.count, self.stepped = count, now
+        if self.count is None or not (count or self.steps):  # no step has begun: this time is not of any
+            self.count, self.began, self.stepped = count, now, now
         elif count != self.count:
             number = max(1, count - self.count)
             if self.steps >= FIRST_STEPS:
@@ -81,9 +82,11 @@ class Rhythm:
 
     @property
     def usual_s(self):
-        """The median seconds of a step; None before the first few."""
-        if self.steps <= KNOWN_STEPS or not self.step_times:
+        """The median seconds of a step, the mean of all where only the first ones were seen; None before the first few."""
+        if self.steps <= KNOWN_STEPS:
             return None
+        if not self.step_times:  # more steps than `FIRST_STEPS` began between two looks, and none after that
+            return (self.stepped - self.began) / self.steps
         return sorted(self.step_times)[len(self.step_times) // 2]
 
     def silent(self, now):

@@ -1,14 +1,15 @@
 """Hang ranks of the simulated trainer in every way, many times, and print how often the right one was named, and how soon.
 
     python -m tests.faults.hangs [--trials N] [--faults stop,loop,…] [--jobs N] [--seed N] [--json FILE]
-    python -m tests.faults.hangs --torch gloo|nccl [--trials N] [--faults stop,nosync,…] [--jobs N]
+    python -m tests.faults.hangs --torch gloo|gloo-lm|nccl [--trials N] [--faults stop,nosync,…] [--jobs N]
     python -m tests.faults.hangs --pauses HOURS [--jobs N]
 
 Each trial has real supervisors, wrappers, ranks and reports; what is left out is ssh, so that many trials run side by side: a
 node is a work directory of this machine with a supervisor of its own. Ranks are broken from outside as in `rows.hangs`. With
-``--torch nccl`` all ranks share the first GPU, which NCCL accepts from ranks whose `NCCL_HOSTID` differs. With
-``--pauses`` nothing is broken: ranks pause as checkpoints, evaluations and compilations do, for so many hours of runs together,
-and every stop is a false alarm.
+``--torch gloo`` they train ResNet-50, with ``gloo-lm`` a small language model, whose steps are short on a busy machine too;
+with ``nccl`` all ranks share the first GPU, which NCCL accepts from ranks whose `NCCL_HOSTID` differs. With
+``--pauses`` nothing is broken: ranks pause as checkpoints, evaluations, compilations and late samples do, for so many hours of
+runs together, and every stop is a false alarm.
 """
 
 from __future__ import annotations
@@ -52,18 +53,29 @@ exec {python} -I -S {wrapper} -- {python} -u {remote}/{trainer}
 """
 SIMULATED = "train_simulated.py --steps 1000000 --compute-ms 100 --gradient-mb 0.1 --timeout-s 600"
 _TORCH = "train_pytorch.py --steps 100000 --image-size 32 --num-classes 10 --solo-steps 0 --timeout-s 1800"
+_TINY = "--device cpu --dtype fp32 --batch-size 4 --seq-len 64 --steps 1000000 --solo-steps 0 --timeout-s 1800"
 TRAINERS = {
     "": SIMULATED,
     "gloo": f"{_TORCH} --device cpu --dtype fp32 --batch-size 2",
+    "gloo-lm": f"train_lm.py --layers 2 --width 64 --heads 4 --mlp 256 --vocab 500 {_TINY}",
     "nccl": f"{_TORCH} --device cuda --dtype fp16 --batch-size 64",
 }
 _OF_TORCH = "INJECT_AT_ONCE=1 OMP_NUM_THREADS=1 TORCH_FR_BUFFER_SIZE=512"
 GIVEN = {
     "": "",
     "gloo": f"{_OF_TORCH} GLOO_SOCKET_IFNAME=lo",
+    "gloo-lm": f"{_OF_TORCH} GLOO_SOCKET_IFNAME=lo",
     "nccl": f"{_OF_TORCH} NCCL_SOCKET_IFNAME=lo NCCL_HOSTID=node$RANK NCCL_IB_DISABLE=1",
 }
-TORCH_FAULTS = ("stop", "loop", "asleep", "nosync", "barrier")
+PAUSES = (
+    ("reports nothing", "INJECT_PAUSES='60 5 45' INJECT_SILENT=1"),
+    ("reports its steps", "INJECT_PAUSES='30 2 8'"),
+    ("reports its pauses", "INJECT_PAUSES='60 5 45' INJECT_DECLARED=1"),
+)
+"""Kinds of programs; how often they pause, and for how long at least and at most, in seconds."""
+ACCUSING = r"usually \S+ s: (ranks? \d+(?:, \d+)*)"
+"""What names ranks in a suspicion."""
+TORCH_FAULTS = ("stop", "loop", "asleep", "nosync", "barrier", "kill")
 
 
 @dataclass(slots=True)
@@ -86,7 +98,7 @@ class Result:
     @property
     def is_wrong(self) -> bool:
         """Whether a healthy rank was named, at the end or in a suspicion."""
-        accusing = [line for line in self.said if re.search(r"usually \S+ s: ranks? \d", line)]
+        accusing = [line for line in self.said if re.search(ACCUSING, line)]
         suspected = [line for line in accusing if f" s: rank {self.rank} on node{self.rank + 1} " not in line]
         return bool(suspected) or (self.named is not None and not self.is_right)
 
@@ -101,6 +113,7 @@ class World:
         self.run_id = f"run-{os.urandom(6).hex()}"
         self.lines: list[Line] = []
         self.said: list[str] = []
+        self.said_at: list[float] = []
         self.failures: list[tuple[float, dict[str, Any]]] = []
         self.ended: set[int] = set()
         slots = [SimpleNamespace(slot=SimpleNamespace(host=one.name, ranks=(rank,))) for rank, one in enumerate(self.machines)]
@@ -142,6 +155,7 @@ class World:
     def _observe(self, event: object) -> None:
         if isinstance(event, Stalled):
             self.said.append(event.words)
+            self.said_at.append(time.monotonic())
 
     def turn(self) -> str:
         """Send beats, take events, and return the reason of a stop, empty without one."""
@@ -230,6 +244,8 @@ def trial(number: int, fault: str, seed: int, backend: str) -> Result:
     chance = random.Random(f"{seed}/{number}")
     nodes = (2, 4)[number % 2]
     rank = number // 2 % nodes
+    if fault == "barrier":  # of two ranks in different collectives, which one is wrong cannot be told
+        nodes, rank = 4, number % 4
     result = Result(fault, nodes, rank)
     with tempfile.TemporaryDirectory(prefix="hang-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
@@ -250,7 +266,7 @@ def trial(number: int, fault: str, seed: int, backend: str) -> Result:
 
 
 def _watch(world: World, result: Result) -> None:
-    begun = time.monotonic()
+    begun, step = time.monotonic(), world.step()
     world.said.clear()
     while time.monotonic() - begun < LIMIT_S:
         reason = world.turn()
@@ -264,36 +280,58 @@ def _watch(world: World, result: Result) -> None:
             result.named = ended_by.ranks or None
             result.seconds, result.sentence = time.monotonic() - begun, ended_by.sentence
             break
+    else:
+        stacks = world.folder(result.rank) / "ranks" / f"{result.rank}.stacks"
+        tail = stacks.read_text()[-2000:] if stacks.exists() else ""
+        result.sentence = f"nobody: step {step}, now {world.step()}; {vars(world.hang)}; {tail}"
     result.said = list(world.said)
 
 
 def pausing(number: int, hours: float, seed: int) -> dict[str, Any]:
-    """Run with pauses for so long; return what was said, and whether the run was stopped."""
-    silent = number % 2 == 0
-    given = f"INJECT_PAUSES='{'60 5 45' if silent else '30 2 8'}'{' INJECT_SILENT=1' if silent else ''}"
+    """Run with pauses for so long; return what was said, of it what names a rank that did not pause, and why it was stopped."""
+    kind, given = PAUSES[number % len(PAUSES)]
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pause-", ignore_cleanup_errors=True) as name:
-        world = World(Path(name), (2, 4)[number // 2 % 2], given)
+        paused = Path(name) / "paused"
+        paused.touch()
+        world = World(Path(name), (2, 4)[number // len(PAUSES) % 2], f"{given} INJECT_PAUSED={paused}")
         reason = ""
         try:
             world.begin()
             while not reason and not world.failures and time.monotonic() - begun < hours * 3600:
                 reason = world.turn()
-            steps = world.step()
+            failures, steps = [record for _, record in world.failures[:1]], world.step()
             world.stop()
         finally:
             world.close()
+        pauses = [(int(rank), float(at), what) for rank, at, what in map(str.split, paused.read_text().splitlines())]
     took = (time.monotonic() - begun) / 3600
-    failures = [record for _, record in world.failures[:1]]
-    kind = "a program of others" if silent else "our trainer"
     return {
         "kind": kind,
         "hours": took,
         "steps": steps,
+        "pauses": sum(what != "over" for *_, what in pauses),
         "reason": reason,
         "failures": failures if not reason else [],
         "said": world.said,
+        "wrong": [words for words, at in zip(world.said, world.said_at, strict=True) if accuses(words, at, pauses)],
     }
+
+
+def accuses(words: str, at: float, pauses: Sequence[tuple[int, float, str]]) -> bool:
+    """Return whether a suspicion names a rank that had no pause then. ``pauses``: rank, time, and kind or ``over``."""
+    named = re.search(ACCUSING, words)
+    last = {rank: what for rank, time_s, what in pauses if time_s <= at}
+    return any(last.get(int(rank), "over") == "over" for rank in re.findall(r"\d+", named[1] if named else ""))
+
+
+def pauses_line(kind: str, told: Sequence[dict[str, Any]]) -> str:
+    """Return how often runs of one kind were suspected and stopped."""
+    hours, pauses = sum(one["hours"] for one in told), sum(one["pauses"] for one in told)
+    suspicions, wrong = (sum(len(one[key]) for one in told) for key in ("said", "wrong"))
+    stops, failures = (sum(bool(one[key]) for one in told) for key in ("reason", "failures"))
+    ends = f"{stops} of {len(told)} runs stopped, {failures} failed"
+    return f"{kind}: {hours:.2f} hours, {pauses} pauses, {suspicions} suspicions, {wrong} of a rank that did not pause; {ends}"
 
 
 def table(results: Sequence[Result]) -> str:
@@ -312,7 +350,10 @@ def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description="Hang ranks and count who is named.")
     parser.add_argument("--trials", type=int, default=24, help="trials of each fault")
-    parser.add_argument("--torch", choices=["gloo", "nccl"], default="", help="ranks of PyTorch in place of simulated ones")
+    parser.add_argument(
+        "--torch", choices=sorted(filter(None, TRAINERS)), default="", help="ranks of PyTorch, not simulated ones"
+    )
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial, to go on where others ended")
     parser.add_argument("--faults", default="", help=f"of {', '.join(FAULTS)}; with --torch of {', '.join(TORCH_FAULTS)}")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
@@ -326,11 +367,11 @@ def main() -> None:
             told = list(pool.map(lambda number: pausing(number, args.pauses / args.jobs, args.seed), range(args.jobs)))
             for one in told:
                 print(json.dumps(one))
-            stops = sum(bool(one["reason"]) for one in told)
-            print(f"{sum(one['hours'] for one in told):.2f} hours of runs, {stops} of {len(told)} stopped")
+            for kind, _ in PAUSES:
+                print(pauses_line(kind, [one for one in told if one["kind"] == kind]))
             return
         faults = args.faults.split(",") if args.faults else TORCH_FAULTS if args.torch else FAULTS
-        work = [(number, fault) for number in range(args.trials) for fault in faults]
+        work = [(number, fault) for number in range(args.first, args.first + args.trials) for fault in faults]
         results = []
         for result in pool.map(lambda pair: _one(*pair, args.seed, args.torch), work):
             results.append(result)

@@ -28,11 +28,12 @@ def test_every_step_of_the_window_is_in_one_block_and_no_other_step_is(steps: in
     window = RANK_PARTS.RankParts(21, 20 + steps)
     for number in range(1, 30 + steps):
         inside = 21 <= number <= 20 + steps
-        window.add(number, 1.0 if inside else 1e9, 0.25 if inside else 1e9, 0.5 if inside else None)
+        window.add(number, 1.0 if inside else 1e9, 0.25 if inside else 1e9, 0.5 if inside else None, 0.375)
     facts = json.loads(window.line(3).removeprefix("parts "))
     assert facts == {
         **{"rank": 3, "first_step": 21, "last_step": 20 + steps},
         **{"step_s": [1.0] * blocks, "input_s": [0.25] * blocks, "compute_s": [0.5] * blocks},
+        "compute_cpu_s": [0.375] * blocks,
     }
 
 
@@ -40,7 +41,7 @@ def test_a_block_has_the_medians_of_its_steps_so_that_one_stall_does_not_show() 
     window = RANK_PARTS.RankParts(1, 48)
     for number in range(1, 49):
         window.add(number, 100.0 if number % 3 == 0 else 2.0, 0.0, 1.0)
-    assert window.medians == [(2.0, 0.0, 1.0)] * 16
+    assert window.medians == [(2.0, 0.0, 1.0, None)] * 16
 
 
 def test_computing_that_is_unknown_in_one_step_is_unknown() -> None:
@@ -57,6 +58,7 @@ def test_a_slowed_simulated_rank_computes_longer_and_the_other_waits_for_it() ->
     )  # fmt: skip
     assert (normal["rank"], slow["rank"], slow["first_step"], slow["last_step"]) == (0, 1, 3, 12)
     assert min(slow["compute_s"]) >= 0.06 and min(normal["compute_s"]) < 0.06
+    assert normal["compute_cpu_s"] == []  # it sleeps
     # A rank that was woken late after one step has a shorter next one.
     assert fmean(normal["step_s"]) >= 0.058
 
@@ -80,7 +82,7 @@ def test_a_language_model_says_how_long_it_computes_where_its_forward_pass_waits
     for rank, text in enumerate(torchrun([*SMALL, "--batch-size", "2", *arguments], tmp_path, 2, "train_lm.py")):
         facts = parts(text)
         assert (facts["rank"], facts["first_step"], facts["last_step"], len(facts["step_s"])) == (rank, 3, 6, 4)
-        assert len(facts["compute_s"]) == (4 if is_known else 0)
+        assert len(facts["compute_s"]) == len(facts["compute_cpu_s"]) == (4 if is_known else 0)
         assert all(0 < own < step for own, step in zip(facts["compute_s"], facts["step_s"], strict=False))
 
 

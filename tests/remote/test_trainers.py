@@ -300,6 +300,21 @@ def test_the_wait_for_images_is_the_time_from_a_step_to_the_begin_of_the_next(sh
     assert unasked.seconds >= 0.02 and unasked.input_wait_s == 0.0
 
 
+def test_of_computing_the_clock_and_the_processor_time_are_told_apart(shared: ModuleType) -> None:
+    clock = shared.HostClock()
+    clock.start()
+    clock.begin()
+    time.sleep(0.05)
+    ended = time.process_time() + 0.02
+    while time.process_time() < ended:
+        pass
+    clock.stamp("forward")
+    (step,) = clock.mark(1, 0.5)
+    assert 0.02 <= step.compute_cpu_s <= step.compute_s - 0.04
+    (unstamped,) = clock.mark(2, 0.5)
+    assert (unstamped.compute_s, unstamped.compute_cpu_s) == (None, None)
+
+
 def test_a_step_after_which_the_loss_scale_is_lower_was_skipped(shared: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     clock = shared.HostClock(512.0)
     clock.start()
@@ -701,6 +716,7 @@ def test_every_pytorch_rank_says_how_long_its_steps_were_and_how_long_it_compute
         facts = json.loads(line.removeprefix("orch parts "))
         assert (facts["rank"], facts["first_step"], facts["last_step"]) == (rank, 2, 4)
         assert all(0 < own < step for own, step in zip(facts["compute_s"], facts["step_s"], strict=True))
+        assert len(facts["compute_cpu_s"]) == 3 and min(facts["compute_cpu_s"]) > 0
         assert len(facts["input_s"]) == len(facts["step_s"]) == 3
 
 

@@ -85,6 +85,7 @@ def test_every_paddle_rank_says_how_long_its_steps_were_and_how_long_it_computed
         parts = rank_parts("paddle", text)
         assert (parts["rank"], parts["first_step"], parts["last_step"]) == (rank, 2, 3)
         assert all(0 < own < step for own, step in zip(parts["compute_s"], parts["step_s"], strict=True))
+        assert len(parts["compute_cpu_s"]) == len(parts["step_s"]) and min(parts["compute_cpu_s"]) > 0
 
 
 def test_the_last_line_of_a_paddle_run_is_complete(two_ranks: list[str]) -> None:

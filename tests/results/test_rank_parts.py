@@ -64,6 +64,15 @@ def test_computing_that_is_not_known_leaves_the_input(tmp_path: Path) -> None:
     ]
 
 
+def test_processor_time_is_read_where_it_is_printed_and_missed_nowhere(tmp_path: Path) -> None:
+    of = {rank: facts(rank) | {"compute_cpu_s": [0.08] * BLOCKS} for rank in range(3)} | {3: facts(3)}
+    result = read_run(run_with(tmp_path, of=of))
+    assert [len(part.compute_cpu_s) for part in result.rank_parts] == [BLOCKS, BLOCKS, BLOCKS, 0]
+    row = next(row for row in summarize([result]).rows if row.is_speed)
+    assert [times.compute_cpu_s for times in row.ranks] == [0.08, 0.08, 0.08, None]
+    assert [times.cpu_excess for times in row.ranks] == [None] * 4 and all(times.excess for times in row.ranks)
+
+
 WRONG = {
     "half a line": '{"rank": 2, "first_step": 3}',
     "not an object": '{"rank": 2}'.replace('"rank": 2', '"a": NaN'),
@@ -78,6 +87,7 @@ WRONG = {
     "absurd": json.dumps(facts(2) | {"compute_s": [1e300] * BLOCKS}),
     "no time": json.dumps(facts(2) | {"step_s": [0.0] * BLOCKS}),
     "a part is missing": json.dumps({key: value for key, value in facts(2).items() if key != "compute_s"}),
+    "fewer blocks of processor time": json.dumps(facts(2) | {"compute_cpu_s": [0.1] * (BLOCKS - 1)}),
     "deep": "{" + '"a":{' * 60 + "}" * 61,
     "escapes": json.dumps(facts(2) | {"rank": "\x1b[2J<script>"}),
 }

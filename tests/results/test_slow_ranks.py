@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +21,24 @@ BLOCKS = 16
 
 
 def repeats(
-    hosts: list[str], slow: dict[int, float], count: int = 3, starved: dict[int, float] | None = None, noise: float = 0.003
+    hosts: list[str],
+    slow: dict[int, float],
+    count: int = 3,
+    starved: dict[int, float] | None = None,
+    noise: float = 0.003,
+    working: dict[int, float] | None = None,
 ) -> list[RunResult]:
-    """Runs of 0.3 s a step, in which ranks compute 0.1 s, those of ``slow`` longer by that fraction."""
+    """Runs of 0.3 s a step, in which ranks compute 0.1 s, those of ``slow`` longer by that fraction; with ``working``, in
+    0.09 s of processor time, those of ``working`` in more by that fraction."""
     chance = random.Random(3)
 
     def parts(rank: int) -> RankParts:
         computing = [0.1 * (1 + slow.get(rank, 0.0)) * (1 + chance.gauss(0, noise)) for _ in range(BLOCKS)]
         waiting = [(starved or {}).get(rank, 0.001) * (1 + chance.gauss(0, noise)) for _ in range(BLOCKS)]
-        return RankParts(rank, hosts[rank], (0.3,) * BLOCKS, tuple(waiting), tuple(computing))
+        worked = [0.09 * (1 + (working or {}).get(rank, 0.0)) * (1 + chance.gauss(0, 0.003)) for _ in range(BLOCKS)]
+        return RankParts(
+            rank, hosts[rank], (0.3,) * BLOCKS, tuple(waiting), tuple(computing), () if working is None else tuple(worked)
+        )
 
     made = runs("4n1g", [100.0] * count)
     return [replace(run, rank_parts=tuple(map(parts, range(len(hosts))))) for run in made]
@@ -79,6 +89,36 @@ def test_less_than_what_matters_is_not_named_however_certain() -> None:
 def test_a_rank_that_waits_for_input_is_told_from_one_that_computes() -> None:
     (words,) = compared(repeats(FOUR, {}, starved={1: 0.03})).words
     assert words.startswith("rank 1 on node2 waits for its input 9.") and "of a step longer than the other ranks" in words
+
+
+def test_where_the_clock_tells_nothing_the_processor_time_tells_who_has_more_to_compute() -> None:
+    made = repeats(FOUR, {2: 0.2}, noise=0.25, working={2: 0.2})
+    (slow,) = compared(made).slow
+    assert (slow.rank, slow.part, slow.cause) == (2, "processor", "")
+    assert slow.words.startswith("rank 2 on node3 takes 19.9% (19.6% to 20.1%) ") and slow.words.endswith(
+        "more processor time to compute than the other ranks"
+    )
+    times = compared(made).times[2]
+    assert times.compute_cpu_s == pytest.approx(0.108, rel=0.01) and times.excess and times.excess.low < 0
+
+
+def test_equal_processor_times_name_nobody_on_a_busy_machine() -> None:
+    assert compared(repeats(FOUR, {}, noise=0.25, working={})).slow == ()
+
+
+def test_a_rank_that_computes_longer_is_named_once_with_its_processor_time() -> None:
+    (words,) = compared(repeats(FOUR, {2: 0.2}, working={2: 0.2})).words
+    assert words.endswith("which wait for it; its processor time is 19.9% (19.6% to 20.1%) above theirs")
+    (words,) = compared(repeats(FOUR, {2: 0.2}, working={})).words
+    (share,) = re.findall(r"its processor time is (-?[\d.]+)% \(.*%\) above theirs$", words)
+    assert abs(float(share)) < 0.5
+
+
+def test_a_node_whose_ranks_all_have_more_to_compute_is_named_once() -> None:
+    (words,) = compared(repeats(PAIRS, {}, noise=0.25, working={2: 0.1, 3: 0.11})).words
+    assert words.startswith("every rank of node2 takes 10.") and "more processor time" in words
+    (words,) = compared(repeats(PAIRS, {2: 0.1, 3: 0.1}, working={2: 0.1, 3: 0.01})).words
+    assert words.startswith("every rank of node2 takes 10") and "longer to compute" in words
 
 
 def test_what_is_known_of_the_node_stands_beside_it() -> None:

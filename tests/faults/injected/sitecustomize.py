@@ -4,7 +4,9 @@ What happens comes about in a `time.sleep` of the main thread, which is how the 
 collective. A fault comes at SIGUSR1, and the file that ``INJECT_FAULT`` names says which one; with ``INJECT_AT_ONCE`` it comes
 about in the handler, for programs that compute in C and not in `time.sleep`. Pauses come by themselves, as
 often and as long as ``INJECT_PAUSES`` says (seconds from one to the next, the shortest, the longest); with
-``INJECT_SILENT`` the rank reports no progress, as programs of others do not.
+``INJECT_SILENT`` the rank reports no progress, as programs of others do not; with ``INJECT_DECLARED`` it reports the phase of
+each pause, as our trainers do. The file that ``INJECT_PAUSED`` names gets a line for each begin and end of a pause: rank,
+monotonic clock, and its kind or ``over``.
 """
 
 from __future__ import annotations
@@ -57,8 +59,12 @@ def _skip() -> None:
 
 
 def _unsynchronised() -> None:
-    """Let DistributedDataParallel average nothing from now on, as in a `no_sync` that was never left."""
+    """Let DistributedDataParallel average nothing from now on, as in a `no_sync` that was never left, and leave out other
+    collectives: gloo ends a rank with an error if it meets one of another size."""
     torch = sys.modules["torch"]
+    if "lm_steps" in sys.modules:  # which sets the attribute below in every step
+        sys.modules["lm_steps"].synchronise = lambda *_: None  # type: ignore[attr-defined]
+    torch.distributed.all_reduce = lambda *_, **__: None
     for thing in gc.get_objects():
         if isinstance(thing, torch.nn.parallel.DistributedDataParallel):
             thing.require_backward_grad_sync = False
@@ -112,7 +118,40 @@ def _stream(seconds: float) -> None:
     reader.communicate(bytes(4 << 20))
 
 
-_PAUSES = (_checkpoint, _evaluation, _compilation, _upload, _stream)
+def _stall(seconds: float) -> None:
+    """Wait for samples that come late, half as long as the other pauses."""
+    _sleep(seconds / 2)
+
+
+_PAUSES = {
+    _checkpoint: "checkpoint",
+    _evaluation: "evaluate",
+    _compilation: "compile",
+    _upload: "checkpoint",
+    _stream: "checkpoint",
+    _stall: "input",
+}
+"""How a rank pauses, and the phase that it is in meanwhile."""
+
+
+def _pause(chance: random.Random, seconds: float) -> None:
+    pause = chance.choice(list(_PAUSES))
+    _note(pause.__name__)
+    if "INJECT_DECLARED" in os.environ:
+        progress: Any = sys.modules["rank_progress"]
+        step = progress._own.step
+        progress.mark(step, _PAUSES[pause])
+        pause(seconds)
+        progress.mark(step, "compute")
+    else:
+        pause(seconds)
+    _note("over")
+
+
+def _note(what: str) -> None:
+    if "INJECT_PAUSED" in os.environ:
+        with open(os.environ["INJECT_PAUSED"], "a") as file:
+            file.write(f"{os.environ['RANK']} {time.monotonic()} {what}\n")
 
 
 def _ask(*_: Any) -> None:
@@ -135,7 +174,7 @@ def _pausing() -> Any:
 
     def sleep(seconds: float) -> None:
         if time.monotonic() > due[0]:
-            chance.choice(_PAUSES)(chance.uniform(least_s, most_s))
+            _pause(chance, chance.uniform(least_s, most_s))
             due[0] = time.monotonic() + every_s * chance.uniform(0.5, 1.5)
         _sleep(seconds)
 

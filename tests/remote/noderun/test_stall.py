@@ -146,6 +146,29 @@ def test_a_long_first_step_is_not_a_pause_of_the_run() -> None:
     assert rhythm.silent(rhythm.since + 3.5) > 3.0
 
 
+@pytest.mark.parametrize("seen", [(26,), (1, 26), (0, 1, 2, 26)])
+def test_steps_that_began_between_two_looks_are_learned_if_none_begins_after_them(seen: tuple[int, ...]) -> None:
+    """A small model takes dozens of steps in a second: the run hung, and nothing was suspected."""
+    rhythm = stall.Rhythm()
+    for second in range(40):
+        rhythm.saw(0, 1, "start", float(second))
+    for second, step in enumerate(seen, start=40):
+        rhythm.saw(step, step + 1, "step", float(second))
+    assert 1 / 26 <= rhythm.usual_s <= 4 / 26
+    silent = [seconds for seconds in range(8) if rhythm.silent(39.0 + len(seen) + seconds)]
+    assert silent == [4, 5, 6, 7]
+
+
+def test_a_first_step_that_takes_long_makes_the_mean_of_the_first_ones_longer() -> None:
+    rhythm = stall.Rhythm()
+    rhythm.saw(0, 1, "start", 0.0)
+    for second in range(1, 50):
+        rhythm.saw(1, 2, "step", float(second))
+    rhythm.saw(5, 6, "step", 50.0)
+    assert rhythm.usual_s == pytest.approx(10.0)
+    assert not rhythm.silent(149.0) and rhythm.silent(151.0)
+
+
 def test_nothing_is_suspected_before_the_usual_is_known() -> None:
     rhythm = stall.Rhythm()
     for second, steps in enumerate((0, 0, 1, 1, 2)):

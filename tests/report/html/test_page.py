@@ -56,12 +56,15 @@ def test_a_bench_without_a_sweep_has_none(tmp_path: Path) -> None:
 def test_a_slow_rank_is_in_the_table_of_the_ranks_and_the_text_of_a_node_is_no_markup(tmp_path: Path) -> None:
     evil = "<script>node</script>"
     ranks = tuple(
-        RankTimes(rank, evil, 0.3, 0.0012345, own, Excess(by, by - 0.01, by + 0.01, True), None)
+        RankTimes(rank, evil, 0.3, 0.0012345, own, None, Excess(by, by - 0.01, by + 0.01, True), None, None)
         for rank, (own, by) in enumerate([(0.1, -0.1), (0.1121, 0.121)])
     )
     text = shown(tmp_path, [25], ranks)
     assert "<td>1</td><td>&lt;script&gt;node&lt;/script&gt;</td><td>300.000</td><td>1.234</td><td>112.100</td>" in text
-    assert "<td>12.1 %</td><td>11.1 to 13.1 %</td>" in text and evil not in text
+    assert "<td>12.1 %</td><td>11.1 to 13.1 %</td></tr>" in text and evil not in text and "processor time of it" not in text
+    worked = tuple(replace(times, compute_cpu_s=0.09, cpu_excess=Excess(0.2, 0.1, 0.3, True)) for times in ranks)
+    text = shown(tmp_path / "worked", [25], worked)
+    assert "<th>processor time of it</th>" in text and "<td>90.000</td><td>20.0 %</td><td>10.0 to 30.0 %</td></tr>" in text
 
 
 def test_traces_are_a_table_of_their_own_and_names_of_operators_are_no_markup(tmp_path: Path) -> None:
