@@ -59,11 +59,12 @@ class Campaign:
                 run = self._when_free(index, run)
                 outcome = self._execute(run)
             self.stage.observe(RunOver(index, run, outcome.state, outcome.error))
-            if self.members.replaced(run, outcome.faults, needed):
-                continue
-            if outcome.error:
+            is_made_again = self.members.replaced(run, outcome.faults, needed)
+            if outcome.error and not is_made_again:
                 self.errors.append(outcome.error)
             self.errors += outcome.leftovers
+            if is_made_again:
+                continue
             interrupted = outcome.error is not None and outcome.error.kind == "interrupted"
             # Further runs would meet the same run on the same node.
             if self.stage.interrupt.signal or outcome.state == "lost" or interrupted or is_busy(outcome.error):

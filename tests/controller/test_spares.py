@@ -150,6 +150,19 @@ def test_of_two_nodes_that_die_in_one_run_both_are_replaced_or_none(tmp_path: Pa
     assert rig.bench.events()[-1].fields["errors"][0]["hint"].endswith(why)
 
 
+def test_what_is_left_of_a_run_is_said_although_the_run_is_made_again(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=IMPATIENT, repeats=2, spares=["c"])
+
+    def fault() -> None:
+        rig.b.silent = True
+        rig.a.unverified = [(4711, "a daemon")]
+
+    at_start(rig, 1, fault)
+    errors, _ = rig.controller().conduct(rig.show)
+    assert rig.first.run_id in rig.bench.record().superseded
+    assert (rig.first.run_id, "not_verified") in [(error.run_id, error.kind) for error in errors]
+
+
 @pytest.mark.parametrize("when", ["before the first run", "in preflight", "when its logs are collected"])
 def test_a_host_is_replaced_whenever_it_is_lost(tmp_path: Path, when: str) -> None:
     rig = FakeBench(tmp_path, limits=replace(IMPATIENT, ask_s=0.5), repeats=2, spares=["c"])
