@@ -225,7 +225,7 @@ class Supervisor:
         self.run.finish()
 
     def bye(self, order, connection):
-        """The controller needs nothing more; exit as soon as nothing is left to own."""
+        """The controller needs nothing more of a run that is over, or that never began: exit."""
         if self.run.state in ("new", "armed", "ended"):
             self.run.state = "gone"
 

@@ -307,7 +307,7 @@ def test_what_came_is_seen_beside_a_thread_that_is_held_up_from_reading_it(rig: 
 def test_a_node_whose_answer_lies_unread_is_not_lost(rig: Rig) -> None:
     line = rig.connect(rig.serve())
     cluster = cast(Any, SimpleNamespace(nodes={"gpu2": SimpleNamespace(transport=line)}))
-    limits = Limits(lost_s=0.5, doubt_s=0.0)
+    limits = Limits(lost_s=0.6, doubt_s=0.0)
     stage = Stage(cluster, limits, Interrupt(), journal=lambda *_, **__: None, observe=lambda _: None)
     watch = Watch(rendered("", {}), stage, tail="")
     peer = watch.peers["gpu2"] = Peer("gpu2", None)

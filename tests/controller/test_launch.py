@@ -102,13 +102,13 @@ def test_of_nodes_of_a_lab_which_are_one_machine_only_some_are_sampled(
 def test_the_leases_of_armed_nodes_are_renewed_while_another_one_takes_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = FakeBench(tmp_path, limits=Limits(arm_s=0.9, lease_s=0.3, ask_s=0.3))
+    rig = FakeBench(tmp_path, limits=Limits(arm_s=3.0, lease_s=2.0, ask_s=0.3))
     rig.runs(b=lambda order: setattr(rig.b, "silent", True) or {})
     launch, beats = rig.launch(), []
     monkeypatch.setattr(launch.watch, "_beat", lambda **_: beats.append(time.monotonic()))
     with pytest.raises(Faults):
         launch.run()
-    assert len(beats) >= 3 and max(late - early for early, late in pairwise(beats)) < 0.3
+    assert len(beats) >= 3 and max(late - early for early, late in pairwise(beats)) < 2.0
 
 
 def test_a_node_that_is_gone_before_the_files_are_there_starts_nothing(rig: FakeBench) -> None:

@@ -95,3 +95,8 @@ def test_a_spare_with_the_same_image_takes_the_place_of_a_node_that_dies(control
         manifest["facts"][SPARE]["container"]["digest"]
     }
     assert containers(controller, engine, ("node1", SPARE)) == []
+    # Nobody has seen the end of what ran on the dead node: as long as its engine is there, cancel removes and proves it.
+    faults.boot(controller.lab, "node2")
+    cancel = controller.orch("cancel", *hosts)
+    assert cancel.code == 0, cancel
+    assert containers(controller, engine, ("node2",)) == []

@@ -178,8 +178,9 @@ def test_an_altered_file_is_not_executed(machine: Machine) -> None:
 
 def test_a_run_that_has_ended_is_not_started_again(machine: Machine) -> None:
     script = rank('print("once")')
-    machine.start(RUN, script).order("bye")
-    judge.wait_for(lambda: (machine.folder(RUN) / "exit.json").exists(), 5, "it does not end")
+    line = machine.start(RUN, script)
+    line.wait_for("ended")
+    line.order("bye")
     judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 5, "the supervisor stays")
     line = machine.supervisor(RUN)
     machine.arm(line, RUN, machine.stage(RUN, script))
