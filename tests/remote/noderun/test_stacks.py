@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import judge
+
 REMOTE = Path(__file__).parents[3] / "remote"
 STATUS = "NCCL version 2.28.9 compiled with CUDA 13.0\n\nJob summary\n===========\n"
 
@@ -89,7 +91,8 @@ def test_the_environment_of_a_rank_says_which_port(stacks: Any, tmp_path: Path) 
     environment = {"NCCL_RAS_ADDR": "localhost:28999", "PATH": os.environ["PATH"]}
     child = os.posix_spawn(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)"], environment)
     try:
-        assert stacks.ras_port([os.getpid(), child]) == 28999
+        # A process has its environment a moment after it has begun to execute its program.
+        judge.wait_for(lambda: stacks.ras_port([os.getpid(), child]) == 28999, 5, "its environment is not seen")
         assert stacks.ras_port([os.getpid()]) == stacks.RAS_PORT
     finally:
         os.kill(child, 9)
