@@ -10,7 +10,7 @@ from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.history import remembered
 from orchestrator.errors import OrchError
 from orchestrator.record.acceptance import AcceptanceDir, acceptances
-from orchestrator.record.past_acceptance import PastAcceptance
+from orchestrator.record.past_acceptance import PastAcceptance, oldest_first
 
 __all__ = ["past_acceptances"]
 
@@ -20,7 +20,7 @@ def past_acceptances(root: Path, cache: Path) -> tuple[tuple[PastAcceptance, ...
     entries = remembered(cache, [folder.path for folder in acceptances(root)], _read)
     made = [PastAcceptance.of(entry["acceptance"]) for entry in entries.values() if entry["acceptance"]]
     damaged = {name: entry["damaged"] for name, entry in entries.items() if entry["damaged"]}
-    return tuple(sorted(made, key=lambda past: (past.created, past.acceptance_id))), damaged
+    return oldest_first(made), damaged
 
 
 def _read(path: Path) -> dict[str, Any]:

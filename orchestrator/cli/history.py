@@ -78,7 +78,7 @@ def _of_project(project: Project) -> History:
     from orchestrator.analysis.past_acceptances import past_acceptances
 
     benches = history(project.runs, project.history)
-    accepted, damaged = past_acceptances(project.runs, project.history.with_name("acceptances.json"))
+    accepted, damaged = past_acceptances(project.runs, project.acceptances)
     return replace(benches, acceptances=accepted, damaged={**benches.damaged, **damaged})
 
 

@@ -41,6 +41,7 @@ def history_from(where: str, accept_new: bool) -> tuple[History, list[OrchError]
     from dataclasses import replace
 
     from orchestrator.analysis.history import history_of
+    from orchestrator.record.past_acceptance import oldest_first
 
     with opened(where, accept_new) as store:
         listing = store.open().listing()
@@ -52,16 +53,16 @@ def history_from(where: str, accept_new: bool) -> tuple[History, list[OrchError]
         accepted |= {entry.id: entry} if entry.acceptance else {}
     whole = history_of({name: entry.benches[name] for name, entry in sorted(by_bench.items())})
     seals = {name: entry.seal for name, entry in sorted((by_bench | accepted).items())}
-    past = [entry.acceptance for entry in accepted.values() if entry.acceptance]
-    ordered = tuple(sorted(past, key=lambda acceptance: (acceptance.created, acceptance.acceptance_id)))
-    return replace(whole, seals=seals, acceptances=ordered), list(listing.damaged.values())
+    past = oldest_first(entry.acceptance for entry in accepted.values() if entry.acceptance)
+    return replace(whole, seals=seals, acceptances=past), list(listing.damaged.values())
 
 
 def is_store(where: str) -> bool:
     """Whether a text names a store, and no archive, packed or unpacked."""
+    from orchestrator.files import is_file
     from orchestrator.store import Store, destination
 
-    if Path(where).is_file():
+    if is_file(Path(where)):
         return False
     there = destination(where)
     return there.kind != "directory" or Store.marks(Path(there.path))

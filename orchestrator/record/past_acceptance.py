@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["PastAcceptance"]
+__all__ = ["PastAcceptance", "oldest_first"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,11 @@ class PastAcceptance:
             tuple((_text(subject), _text(why)) for subject, why in content["failed"]),
             tuple(map(_text, content["undecided"])),
         )
+
+
+def oldest_first(made: Iterable[PastAcceptance]) -> tuple[PastAcceptance, ...]:
+    """Return acceptances in the order in which they were made."""
+    return tuple(sorted(made, key=lambda past: (past.created, past.acceptance_id)))
 
 
 def _text(value: Any) -> str:

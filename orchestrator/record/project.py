@@ -67,6 +67,11 @@ class Project:
         return self.root / ".orch" / "history.json"
 
     @property
+    def acceptances(self) -> Path:
+        """The cache of the certificate of each acceptance; may be deleted."""
+        return self.root / ".orch" / "acceptances.json"
+
+    @property
     def lab(self) -> Path:
         """The folder of this project's lab."""
         return self.root / ".orch" / "lab"
