@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.checks.interfaces import route_interfaces
 from orchestrator.errors import OrchError
 from orchestrator.inventory import fold
 from orchestrator.record import RunDir
@@ -55,8 +56,7 @@ def times(count: int) -> str:
 
 def reaches_nodes(interface: str, facts: Mapping[str, Any]) -> bool:
     """Claim that other nodes are reached through an interface: a route leads to one over it, or it has an address for them."""
-    routes, networks = facts.get("routes"), facts.get("networks")
-    names = list(routes.values()) if isinstance(routes, Mapping) else []
-    if isinstance(networks, Sequence):
-        names += [network.get("name") for network in networks if isinstance(network, Mapping)]
-    return interface in names
+    networks = facts.get("networks")
+    of_networks = networks if isinstance(networks, Sequence) else ()
+    names = [network.get("name") for network in of_networks if isinstance(network, Mapping)]
+    return interface in (*route_interfaces(facts), *names)
