@@ -30,7 +30,7 @@ NODES_PER_BRIDGE = 1000
 MOST_NODES = 4000
 """A /20 network has 4094 addresses, and 4000 nodes of 5 processes are within the usual 32,768 process ids of a machine."""
 _START_TIMEOUT_S = 60.0
-_IP_TIMEOUT_S, _IP_S_PER_NODE = 30.0, 0.2
+_IP_TIMEOUT_S = 30.0
 _WIDE = 64
 """Labs with more nodes than this get permanent ARP entries: dynamic ones are limited to 1024 for all namespaces of a kernel
 together (``gc_thresh3``), which does not count permanent ones."""
@@ -168,7 +168,7 @@ def _mac(address: str) -> str:
 
 def switch(lab: Lab, commands: str) -> None:
     """Execute lines of ``ip`` commands in the namespace of the bridge."""
-    run([*inside(lab), find("ip"), "-batch", "-"], text=commands, timeout_s=_IP_TIMEOUT_S + _IP_S_PER_NODE * len(lab.nodes))
+    run([*inside(lab), find("ip"), "-batch", "-"], text=commands, timeout_s=lab.limit_s(_IP_TIMEOUT_S))
 
 
 def inside(lab: Lab) -> list[str]:

@@ -28,7 +28,7 @@ from orchestrator.procs import Stat, ancestors, cmdline, descendants, end_all, e
 
 __all__ = ["argv_inside", "argv_on", "down", "environment", "load", "start_nodes", "up", "wait_until_answering"]
 
-_ANSWER_TIMEOUT_S, _ANSWER_S_PER_NODE = 30.0, 0.2
+_ANSWER_TIMEOUT_S = 30.0
 
 
 def up(
@@ -72,7 +72,7 @@ def up(
         _start_all(lab, share)
         if slurm:
             slurmlab.start(lab)
-        wait_until_answering(lab, lab.nodes, timeout_s=_ANSWER_TIMEOUT_S + _ANSWER_S_PER_NODE * len(lab.nodes))
+        wait_until_answering(lab, lab.nodes, timeout_s=lab.limit_s(_ANSWER_TIMEOUT_S))
         mark_ready(lab)
     except BaseException:
         down(lab.directory)

@@ -94,6 +94,10 @@ class Lab:
         """Process id of a namespace lab's holder, with which every process of the lab ends. 0 if it has ended."""
         return live_pid(self.directory / "holder.pid")
 
+    def limit_s(self, least_s: float) -> float:
+        """Return how long what is done for all nodes may take: they share one machine, so more of them take longer."""
+        return least_s + 0.2 * len(self.nodes)
+
     def node(self, name: str) -> LabNode:
         """Return the node with this name. Raises ConfigError with the names of all nodes."""
         for node in self.nodes:
