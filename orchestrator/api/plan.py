@@ -153,7 +153,7 @@ def prepare(
     others: dict[str, Any] = {
         "repeats": repeats, "until_ci": until_ci, "max_repeats": max_repeats, "budget": budget, "order": order,
         "strict": strict, "ladder": ladder or None, "baseline": baseline and None, "baseline_shape": baseline_shape or None,
-        "label": label or None, "expect": _several(expect) or None,
+        "label": label or None, "expect": list(_listed(expect)) or None,
     }  # fmt: skip
     _check_texts(exclude=exclude, until_ci=until_ci, budget=budget, order=order, baseline_shape=baseline_shape, label=label)
     _check_counts(repeats=repeats, max_repeats=max_repeats)
@@ -161,7 +161,7 @@ def prepare(
     sets, variables = _assignments(options or {}), _assignments(env or {})
     of_project = project_of(project)
     found = of_project.defaults(os.environ)
-    bases = of_project.template_folders([Path(path) for path in _several(templates)], os.environ)
+    bases = of_project.template_folders([Path(path) for path in _listed(templates)], os.environ)
     request = request_of(
         model,
         single=single,
@@ -306,10 +306,11 @@ def _assignments(values: Mapping[str, Values]) -> list[str]:
     return [f"{name}={','.join(quoted(as_written(value)) for value in _listed(of_name))}" for name, of_name in values.items()]
 
 
-def _listed(values: Values | None) -> Sequence[Any]:
+def _listed(values: Values | Path | Sequence[str | Path] | None) -> Sequence[Any]:
+    """Return the values of an option that can have several; a text, a path or a number is one."""
     if values is None:
         return []
-    return [values] if isinstance(values, (str, int, float)) else values
+    return [values] if isinstance(values, (str, int, float, Path)) else values
 
 
 def _check_texts(**texts: object) -> None:
@@ -322,11 +323,6 @@ def _check_counts(**counts: object) -> None:
     for name, count in counts.items():
         if count is not None and (type(count) is not int or count < 1):
             raise ConfigError(f"expected a whole number ≥ 1, got {count!r}", where=f"--{name.replace('_', '-')}")
-
-
-def _several(values: str | Path | Sequence[Any] | None) -> list[Any]:
-    """Return the values of an option that can be repeated; a text is one."""
-    return [values] if isinstance(values, (str, Path)) else list(values or ())
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
