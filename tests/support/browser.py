@@ -23,6 +23,10 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe", "about:blank")
 
 
+class PageLeft(AssertionError):
+    """The page that was to answer is no longer the one that is shown."""
+
+
 class Browser:
     """One page of a browser. ``complaints`` are what it says of scripts that fail and of content that a policy forbids."""
 
@@ -49,8 +53,15 @@ class Browser:
         return answer["result"].get("value")
 
     def wait_for(self, script: str, within_s: float = 15.0) -> None:
-        """Wait until an expression is true."""
-        judge.wait_for(lambda: bool(self.eval(script)), within_s, f"it never was: {script}; {self.complaints}")
+        """Wait until an expression is true. A page that is left before it has answered says nothing."""
+
+        def holds() -> bool:
+            try:
+                return bool(self.eval(script))
+            except PageLeft:
+                return False
+
+        judge.wait_for(holds, within_s, lambda: f"it never was: {script}; {self.complaints}")
 
     def type(self, text: str) -> None:
         """Type into what has the focus."""
@@ -85,6 +96,8 @@ class Browser:
         while True:
             message = self._next()
             if message.get("id") == self._number:
+                if "navigated" in message.get("error", {}).get("message", ""):
+                    raise PageLeft(method, message)
                 assert "error" not in message, (method, message)
                 result: dict[str, Any] = message["result"]
                 return result
