@@ -7,7 +7,7 @@
 Each trial has real supervisors, wrappers, ranks and reports; what is left out is ssh, so that many trials run side by side: a
 node is a work directory of this machine with a supervisor of its own. Ranks are broken from outside as in `rows.hangs`. With
 ``--torch gloo`` they train ResNet-50, with ``gloo-lm`` a small language model, whose steps are short on a busy machine too;
-with ``nccl`` all ranks share the first GPU, which NCCL accepts from ranks whose `NCCL_HOSTID` differs. With
+with ``nccl`` ranks are dealt out to the GPUs and may share one, which NCCL accepts from ranks whose `NCCL_HOSTID` differs. With
 ``--pauses`` nothing is broken: ranks pause as checkpoints, evaluations, compilations and late samples do, for so many hours of
 runs together, and every stop is a false alarm.
 """
@@ -23,6 +23,7 @@ import select
 import signal
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -47,7 +48,7 @@ READY_STEP = 40
 ORDER_S = 1.0
 SCRIPT = """\
 #!/bin/bash
-export RANK={rank} LOCAL_RANK=0 NODE_RANK={rank} WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port}
+export RANK={rank} LOCAL_RANK={gpu} NODE_RANK={rank} WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port}
 export PYTHONPATH={injected} {given}
 exec {python} -I -S {wrapper} -- {python} -u {remote}/{trainer}
 """
@@ -120,6 +121,7 @@ class World:
         stage = SimpleNamespace(journal=lambda *_, **__: None, observe=self._observe)
         self.hang = HangWatch(SimpleNamespace(run_id=self.run_id, nodes=slots), stage)  # type: ignore[arg-type]
         self.nodes, self.given, self.trainer = nodes, f"{given} {GIVEN[backend]}", TRAINERS[backend]
+        self.gpus = gpus() if backend == "nccl" else 1
         self.peers: dict[str, Any] = {}
         self.beat_due = 0.0
 
@@ -131,6 +133,7 @@ class World:
             words = {
                 "rank": rank,
                 "ranks": self.nodes,
+                "gpu": rank % self.gpus,
                 "port": port,
                 "injected": INJECTED,
                 "given": self.given,
@@ -214,6 +217,11 @@ class World:
                 line.order("bye")
         for machine in self.machines:
             machine.close()
+
+
+def gpus() -> int:
+    """Return the number of GPUs of this machine."""
+    return len(subprocess.run(["nvidia-smi", "--list-gpus"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines())
 
 
 @contextmanager
