@@ -1,7 +1,7 @@
 """The regular expressions of a log grammar: which are refused, and the plain text that every match of a pattern contains.
 
 >>> reader = compiled("log.patterns[0]", r"step=(?P<step>[0-9]+)", ("step",))
->>> reader.literal, reader.column(reader.found("step=1 step=2"), "step")
+>>> reader.literal, reader.column(reader.split("step=1 step=2"), "step")
 ('step=', ['1', '2'])
 """
 
@@ -36,7 +36,7 @@ class Reader:
     literal: str
     of_lines: re.Pattern[str] | None = None
 
-    def found(self, text: str) -> list[str | None]:
+    def split(self, text: str) -> list[str | None]:
         """Return the matches in the lines of a text as one flat list: for each match the text before it, then its groups."""
         if self.of_lines:
             return self.of_lines.split(text)
@@ -44,11 +44,11 @@ class Reader:
         return list(chain.from_iterable(map(self.in_line, lines)))
 
     def in_line(self, line: str) -> list[str | None]:
-        """Return the matches in one line, in the form of `found`."""
+        """Return the matches in one line, in the form of `split`."""
         return self.pattern.split(line)[:-1]
 
     def count(self, matches: Sequence[str | None]) -> int:
-        """Return the number of matches in a list that `found` returned."""
+        """Return the number of matches in a list that `split` returned."""
         return len(matches) // (self.pattern.groups + 1)
 
     def column(self, matches: Sequence[str | None], name: str) -> Sequence[Any]:
@@ -70,7 +70,7 @@ def columns(readers: Sequence[Reader], text: str) -> tuple[dict[str, str], dict[
     ({'seconds': '3'}, {'step': ['7', '8'], 'seconds': [None, '5']})
     """
     if len(readers) == 1 and {"step"} < readers[0].pattern.groupindex.keys():
-        matches = readers[0].found(text)
+        matches = readers[0].split(text)
         return {}, {name: readers[0].column(matches, name) for name in readers[0].pattern.groupindex}
     by_reader, order = _matches(readers, text.split("\n"))
     # Row 0 is the step before the first match.

@@ -30,11 +30,11 @@ def subjects(certificate: Certificate) -> list[tuple[str, str, list[Finding]]]:
         for finding in bar.findings:
             words = f"link {finding.subject}" if finding.kind == "link" else finding.subject
             by_subject.setdefault((finding.kind, words), []).append(finding)
-    found = []
+    rows = []
     for (_, subject), findings in by_subject.items():
         verdict = FAIL if any(finding.verdict == FAIL for finding in findings) else UNDECIDED
-        found.append((verdict, subject, sorted(findings, key=lambda finding: finding.verdict != FAIL)))
-    return sorted(found, key=lambda entry: entry[0] != FAIL)
+        rows.append((verdict, subject, sorted(findings, key=lambda finding: finding.verdict != FAIL)))
+    return sorted(rows, key=lambda entry: entry[0] != FAIL)
 
 
 def seen(certificate: Certificate) -> list[tuple[str, str]]:

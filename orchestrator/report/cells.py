@@ -179,7 +179,9 @@ def step_percentiles(row: Row) -> tuple[float, float, float] | None:
     times = [repeat.step_times for repeat in row.repeats if repeat.step_times]
     if not times:
         return None
-    p50, p90, p99 = (median(values) for values in zip(*((each.p50_s, each.p90_s, each.p99_s) for each in times), strict=True))
+    p50, p90, p99 = (
+        median(values) for values in zip(*((of_run.p50_s, of_run.p90_s, of_run.p99_s) for of_run in times), strict=True)
+    )
     return p50, p90, p99
 
 

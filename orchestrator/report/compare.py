@@ -69,10 +69,10 @@ def _print_suspects(cell: CellSuspects, comparison: Comparison, console: Console
     console.print(Text(one_line(title), style="bold"))
     if not cell.suspects:
         console.print(Text("no recorded difference other than the numbers"))
-    for place, one in enumerate(cell.suspects, start=1):
-        share = "" if one.share is None else f"{one.share:.0%} of the change: "
-        evidence = f" ({share}{one.evidence})" if one.evidence else ""
-        console.print(Text(one_line(f"{place:2} {one.name}: {one.before} → {one.after}{evidence}")))
+    for place, suspect in enumerate(cell.suspects, start=1):
+        share = "" if suspect.share is None else f"{suspect.share:.0%} of the change: "
+        evidence = f" ({share}{suspect.evidence})" if suspect.evidence else ""
+        console.print(Text(one_line(f"{place:2} {suspect.name}: {suspect.before} → {suspect.after}{evidence}")))
 
 
 def change(pair: CellPair) -> str:

@@ -44,7 +44,7 @@ def table(profiles: Sequence[Profiled], explained: Sequence[Explanation] = ()) -
             rows.append(
                 (profile.case, str(trace.rank), one_line(trace.host), number(trace.step_s * 1e3), *map(_percent, shares))
             )
-            longest = ", ".join(f"{each.name} {each.share:.1%} ({each.count})" for each in trace.top)
+            longest = ", ".join(f"{operator.name} {operator.share:.1%} ({operator.count})" for operator in trace.top)
             notes.append(one_line(f"{profile.case} rank {trace.rank}, {trace.steps} steps: {longest}"))
         if profile.missing:
             notes.append(one_line(f"{profile.case}: no trace, {profile.missing}"))
@@ -84,7 +84,7 @@ def _words(profile: Profiled, explained: Sequence[Explanation]) -> str:
         words.append(f"of it {trace.waiting:.1%} waiting for other ranks and {trace.exposed - trace.waiting:.1%} transfer")
     if (predicted := _predicted(profile, explained)) is not None:
         words.append(f"{predicted:.1%} transfer by --explain")
-    longest = ", ".join(f"{each.name} {each.share:.1%}" for each in trace.top[:_SHOWN])
+    longest = ", ".join(f"{operator.name} {operator.share:.1%}" for operator in trace.top[:_SHOWN])
     return "; ".join([*words, f"idle {trace.idle:.1%}", f"longest: {longest}"])
 
 

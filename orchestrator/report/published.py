@@ -69,7 +69,7 @@ def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts
         if checks:
             rows.append((name, *[""] * (len(titles) - 1)))
         for check in checks:
-            counts = [reproduced(check, what) for what in _NUMBERS]
+            counts = [reproduced(check, kind) for kind in _NUMBERS]
             runs = sum(len(cell.runs) for cell in check.table.cells)
             known = str(len(check.odd) or NOTHING)
             doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
@@ -160,28 +160,28 @@ def _result(row: Row) -> dict[str, Any]:
 def _cells(check: TableCheck, console: Console) -> Group:
     """Return the rows, without empty columns. ``ours`` are the speedups by median/median, if they were published otherwise."""
     cells = check.table.cells
-    titles = [what for what in _NUMBERS if any(getattr(cell, what) is not None for cell in cells)]
+    titles = [kind for kind in _NUMBERS if any(getattr(cell, kind) is not None for cell in cells)]
     with_ours = bool(check.ours) and check.table.divisor not in ("median/median", "value/value")
     rows = []
     for cell in cells:
-        numbers = [_with_recomputed(check, cell, what) for what in titles]
+        numbers = [_with_recomputed(check, cell, kind) for kind in titles]
         if with_ours:
             numbers.append(_number(check.ours.get(cell.case)))
         rows.append((cell.case, str(len(cell.runs) or NOTHING), *numbers))
     return fitting(("case", "runs", *titles, *(["ours"] if with_ours else [])), rows, (), console, "")
 
 
-def _with_recomputed(check: TableCheck, cell: PublishedCell, what: str) -> str:
-    printed, number = getattr(cell, what), check.of(cell.case, what)
+def _with_recomputed(check: TableCheck, cell: PublishedCell, kind: str) -> str:
+    printed, number = getattr(cell, kind), check.of(cell.case, kind)
     # The speed repeats the average or the median: only a difference is worth the width.
-    if printed is None or number is None or (what == "speed" and number.agrees):
+    if printed is None or number is None or (kind == "speed" and number.agrees):
         return _number(printed)
     return f"{_number(printed)} {'=' if number.agrees else '≠'} {_number(number.recomputed)}"
 
 
-def reproduced(check: TableCheck | LanguageCheck, what: str) -> str:
+def reproduced(check: TableCheck | LanguageCheck, kind: str) -> str:
     """Return how many printed numbers of a kind follow from others, of how many."""
-    agreements = [number.agrees for number in check.checks if number.what == what]
+    agreements = [number.agrees for number in check.checks if number.what == kind]
     return f"{sum(agreements)}/{len(agreements)}" if agreements else NOTHING
 
 

@@ -45,10 +45,10 @@ def language_table(check: LanguageCheck, doubts: Doubts, console: Console) -> No
     facts = f"{table.dtype}; {table.hardware}; {peak}; {operations}, N: {of}"
     console.print(Text(one_line(facts), style="dim"), soft_wrap=True)
     by_place = {(number.record, number.what): number for number in check.checks}
-    figures = [what for what in FIGURES if any(what in record.figures for record in table.records)]
-    titles = ("row", "recomputed", *(_TITLES[what] for what in figures))
+    figures = [kind for kind in FIGURES if any(kind in record.figures for record in table.records)]
+    titles = ("row", "recomputed", *(_TITLES[kind] for kind in figures))
     rows = [
-        (record.name, record.recomputation, *(_figure(record, what, by_place.get((record.name, what))) for what in figures))
+        (record.name, record.recomputation, *(_figure(record, kind, by_place.get((record.name, kind))) for kind in figures))
         for record in table.records
     ]
     console.print(fitting(titles, rows, _DROPPED, console, "orch published NAME --json", keys=1))
@@ -57,15 +57,15 @@ def language_table(check: LanguageCheck, doubts: Doubts, console: Console) -> No
 
 def language_overview(files: Mapping[str, tuple[Sequence[LanguageCheck], Mapping[str, Doubts]]], console: Console) -> None:
     """Print one line for each table of language models of every framework: how many figures of each kind agree, of how many."""
-    kinds = [what for what, formula in FIGURES.items() if formula]
-    titles = ("table of a language model", "rows", *(_TITLES[what] for what in kinds), "known", "doubts")
+    kinds = [kind for kind, formula in FIGURES.items() if formula]
+    titles = ("table of a language model", "rows", *(_TITLES[kind] for kind in kinds), "known", "doubts")
     rows = []
     for name, (checks, doubts) in files.items():
         if checks:
             rows.append((name, *[""] * (len(titles) - 1)))
         for check in checks:
             doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
-            counts = [reproduced(check, what) for what in kinds]
+            counts = [reproduced(check, kind) for kind in kinds]
             known = str(len(check.odd) or NOTHING)
             rows.append((f" {check.table.name}", str(len(check.table.records)), *counts, known, doubted))
     if rows:
@@ -130,10 +130,10 @@ def _rounded(value: float | None, places: int) -> str:
     return NOTHING if value is None else f"{value:.{places}f}"
 
 
-def _figure(record: LanguageRecord, what: str, check: FigureCheck | None) -> str:
-    printed = record.figures.get(what)
+def _figure(record: LanguageRecord, kind: str, check: FigureCheck | None) -> str:
+    printed = record.figures.get(kind)
     if printed is None:
         return NOTHING
-    if check is None or (check.agrees and what not in ("tflops_per_device", "mfu", "hfu")):
+    if check is None or (check.agrees and kind not in ("tflops_per_device", "mfu", "hfu")):
         return f"{printed}"  # whole numbers, whose repetition is not worth the width
     return f"{printed} {'=' if check.agrees else '≠'} {(check.low + check.high) / 2:.3f}"

@@ -196,7 +196,7 @@ def _bars(
                 judged.append(_without_value(of_stage, bar))
     # All comparisons of one kind together are one family, of which 1 % is the chance of any false accusation.
     family = sum(len(group.units) for _, bar, group in groups if bar.peers)
-    every = sum(len(group.units) for _, _, group in groups)
+    unit_count = sum(len(group.units) for _, _, group in groups)
     not_compared: dict[str, str] = {}
     for stage, bar, group in groups:
         if bar.peers:
@@ -205,9 +205,9 @@ def _bars(
             if by_peers is None:
                 units = f"{len(group.units)} nodes or devices, {len(group.units[0].values)} repeats"
                 not_compared[f"{stage.name}, {group.title} against peers"] = f"{units}: three and two are needed"
-        judged += against_references(stage.name, group, references, every)
+        judged += against_references(stage.name, group, references, unit_count)
         if bar.earlier:
-            judged.append(against_earlier(stage.name, group, bar.earlier, record.earlier, every))
+            judged.append(against_earlier(stage.name, group, bar.earlier, record.earlier, unit_count))
     for of_stage in made:
         judged += [by_links(of_stage.stage.name, of_stage.results, record.device == "cpu"), *_expected(of_stage)]
     values = dict(measured(stage.name, group) for stage, _, group in groups)

@@ -99,11 +99,15 @@ def answer_of(bench_id: str, state: BisectState) -> Bisected:
     of_set = share(state.verified, state.chosen) if state.chosen and state.chosen != b else None
     certain = _certain(state, whole)
     verdict = _verdict(state, whole, of_set)
-    settings = [setting(one) for one in record.differences]
+    settings = [setting(difference) for difference in record.differences]
     chosen = [place for place, taken in enumerate(state.chosen or a) if taken]
     singles = {place: tuple(int(other == place) for other in range(count)) for place in range(count)}
     pooled = _pooled(state.speeds, state.verified)
-    alone = {settings[place]: found for place, single in singles.items() if count > 1 and (found := share(pooled, single))}
+    alone = {
+        settings[place]: single_share
+        for place, single in singles.items()
+        if count > 1 and (single_share := share(pooled, single))
+    }
     proven = verdict in (EXPLAINED, PART)
     return Bisected(
         bench_id=bench_id,
@@ -159,8 +163,8 @@ def _certain(state: BisectState, whole: Change | None) -> set[int]:
     needed = set()
     for place in members:
         rest = without(chosen, tuple(int(other == place) for other in range(len(chosen))))
-        found = change(state.verified, chosen, rest, 1 - (1 - LEVEL) / len(members))
-        if found and found.is_certain and (found.ratio > 1) == (whole.ratio > 1):
+        to_rest = change(state.verified, chosen, rest, 1 - (1 - LEVEL) / len(members))
+        if to_rest and to_rest.is_certain and (to_rest.ratio > 1) == (whole.ratio > 1):
             needed.add(place)
     return needed
 
@@ -169,8 +173,8 @@ def _tried(state: BisectState, settings: Sequence[str]) -> list[Tried]:
     rows = []
     for speeds, verifying in ((state.speeds, False), (state.verified, True)):
         for candidate, by_block in sorted(speeds.items(), key=lambda item: (sum(item[0]), item[0])):
-            found = None if is_side(candidate) else share(speeds, candidate)
-            rows.append(Tried(_taken(candidate, settings), len(by_block), _typical(speeds, candidate), found, verifying))
+            explained = None if is_side(candidate) else share(speeds, candidate)
+            rows.append(Tried(_taken(candidate, settings), len(by_block), _typical(speeds, candidate), explained, verifying))
     rows += [
         Tried(_taken(candidate, settings), 0, None, None, False, why)
         for candidate, why in state.refused.items()

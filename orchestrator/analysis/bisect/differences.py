@@ -76,7 +76,7 @@ def sides(benches: tuple[BenchDir, BenchDir], pair: tuple[Cell, Cell], today: To
     hosts = _hosts(first, second, today, changed, fixed)
     _spec(first.cell.spec, second.cell.spec, today, changed, fixed)
     _variables(first, second, today.inventory, hosts, changed, fixed)
-    listed = {one.name for one in changed} | {one.name for one in fixed}
+    listed = {difference.name for difference in changed} | {difference.name for difference in fixed}
     for known in known_differences(benches, [pair]):
         kind = known.name.partition(".")[0]
         is_of_hosts = kind == "node" and "hosts" in listed

@@ -84,14 +84,14 @@ def following(
     if not there:
         return GONE
     known = _Known(count, speeds, refused)
-    wanted = known.search()
-    if isinstance(wanted, list):
-        blocks = min(known.blocks(candidate) for candidate in wanted)
-        step = _fitting(Step(tuple(wanted), min(blocks, _LAST - blocks) if blocks else _FIRST), limit, count)
+    outcome = known.search()
+    if isinstance(outcome, list):
+        blocks = min(known.blocks(candidate) for candidate in outcome)
+        step = _fitting(Step(tuple(outcome), min(blocks, _LAST - blocks) if blocks else _FIRST), limit, count)
         if step:
             return step
-        wanted = known.guess()
-    return _verification(wanted, speeds, limit, refused) if any(wanted) else NO_TIME
+        outcome = known.guess()
+    return _verification(outcome, speeds, limit, refused) if any(outcome) else NO_TIME
 
 
 def without(candidate: Candidate, others: Candidate) -> Candidate:
@@ -100,7 +100,7 @@ def without(candidate: Candidate, others: Candidate) -> Candidate:
     >>> without((1, 1, 1), (0, 1, 0))
     (1, 0, 1)
     """
-    return tuple(int(one and not other) for one, other in zip(candidate, others, strict=True))
+    return tuple(int(taken and not other) for taken, other in zip(candidate, others, strict=True))
 
 
 class _Known:
@@ -136,7 +136,9 @@ class _Known:
         alone; without any the default."""
         explaining = [candidate for candidate in self._speeds if not is_side(candidate) and self._explains(candidate)]
         singles = [self._of([place]) for place in range(self._count)]
-        return min(explaining, key=lambda one: (sum(one), -self._share(one)), default=self._effective(singles))
+        return min(
+            explaining, key=lambda candidate: (sum(candidate), -self._share(candidate)), default=self._effective(singles)
+        )
 
     def _effective(self, singles: Sequence[Candidate]) -> Candidate:
         """Return all differences together of which it is certain that each alone has an effect in the change's direction."""
@@ -160,7 +162,7 @@ class _Known:
             tried = [*chunks, *(without(smallest, chunk) for chunk in chunks)]
             tried = [candidate for candidate in dict.fromkeys(tried) if any(candidate) and candidate != smallest]
             if hits := [candidate for candidate in tried if self._explains(candidate)]:
-                smallest, parts = min(hits, key=lambda one: (sum(one), -self._share(one))), 2
+                smallest, parts = min(hits, key=lambda candidate: (sum(candidate), -self._share(candidate))), 2
             elif unknown := self._unknown(tried):
                 return unknown
             elif parts >= sum(smallest):
@@ -207,10 +209,10 @@ class _Known:
 
 def _still_there(speeds: Speeds, b: Candidate, recorded: float | None) -> bool | None:
     """Return whether B certainly differs from A, in the direction that was recorded; None if that is not known yet."""
-    found = change(speeds, b, without(b, b), _SURE)
-    if found is None:
+    whole = change(speeds, b, without(b, b), _SURE)
+    if whole is None:
         return None
-    low, high, middle = (math.log(end) for end in (found.interval.low, found.interval.high, found.ratio))
+    low, high, middle = (math.log(end) for end in (whole.interval.low, whole.interval.high, whole.ratio))
     if recorded is not None:
         low, high = (low, high) if recorded > 0 else (-high, -low)
         middle = middle if recorded > 0 else -middle
@@ -218,9 +220,9 @@ def _still_there(speeds: Speeds, b: Candidate, recorded: float | None) -> bool |
             return False
     elif max(abs(low), abs(high)) < _SLIGHT:
         return False
-    if found.is_certain:
+    if whole.is_certain:
         return recorded is None or (low > 0 and middle >= _STILL * abs(recorded))
-    return False if found.pairs >= _LAST_OF_SIDES else None
+    return False if whole.pairs >= _LAST_OF_SIDES else None
 
 
 def _fitting(step: Step, limit: Limit, count: int) -> Step | None:
@@ -241,7 +243,7 @@ def _verification(chosen: Candidate, speeds: Speeds, limit: Limit, refused: Coll
     alone = [tuple(int(place == member) for place in range(len(chosen))) for member in members]
     reduced = [without(chosen, single) for single in alone] if len(members) > 1 else []
     also = [candidate for candidate in dict.fromkeys(reduced) if candidate not in refused]
-    candidates = tuple(dict.fromkeys([chosen, *(one for one in also if not is_side(one))]))
+    candidates = tuple(dict.fromkeys([chosen, *(candidate for candidate in also if not is_side(candidate))]))
     runs = len({*candidates, (0,) * len(chosen), (1,) * len(chosen)})
     fits = int(limit.left_s / (runs * limit.run_s)) if limit.run_s else _MOST_VERIFYING
     while fits < LEAST_BLOCKS and len(candidates) > 1:

@@ -91,7 +91,7 @@ def share(speeds: Speeds, candidate: Candidate, level: float = LEVEL) -> Share |
     free = count - 1
     xx = math.fsum((value - x) ** 2 for value in part) / free
     zz = math.fsum((value - z) ** 2 for value in whole) / free
-    xz = math.fsum((one - x) * (other - z) for one, other in zip(part, whole, strict=True)) / free
+    xz = math.fsum((of_part - x) * (other - z) for of_part, other in zip(part, whole, strict=True)) / free
     reach = student(free, (1 + level) / 2) ** 2 / count
     square, middle, rest = z * z - reach * zz, x * z - reach * xz, x * x - reach * xx
     if square <= 0:

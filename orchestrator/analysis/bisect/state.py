@@ -67,14 +67,18 @@ def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> Bi
             (verified if is_verifying else speeds).setdefault(candidate, {})[entry.repeat] = number
         elif not result.is_interrupted:
             failures.setdefault(candidate, []).append(_words(result))
-    given_up = {one: why for one, why in failures.items() if len(why) >= _MOST_FAILURES or (is_side(one) and one not in speeds)}
-    refused |= {one: why[-1] for one, why in given_up.items() if not is_side(one)}
+    given_up = {
+        candidate: why
+        for candidate, why in failures.items()
+        if len(why) >= _MOST_FAILURES or (is_side(candidate) and candidate not in speeds)
+    }
+    refused |= {candidate: why[-1] for candidate, why in given_up.items() if not is_side(candidate)}
     last = bisect.rungs[-1] if bisect.rungs else None
     return BisectState(
         bisect,
         speeds,
         verified,
-        next((one for one in last.candidates if one != b), b) if last and last.confirms else None,
+        next((candidate for candidate in last.candidates if candidate != b), b) if last and last.confirms else None,
         tuple(evidence),
         refused,
         next((f"{name}: {given_up[side][0]}" for side, name in ((a, "A"), (b, "B")) if side in given_up), ""),
@@ -84,7 +88,7 @@ def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> Bi
 def number_of(result: RunResult, record: BisectRecord) -> float | None:
     """Return the value of a run that a bisect compares; None without one, or if it is not above 0."""
     values = result.values if result.is_good else ()
-    number = next((one.number for one in values if one.metric == record.metric and tuple(one.key) == record.key), None)
+    number = next((value.number for value in values if value.metric == record.metric and tuple(value.key) == record.key), None)
     return number if number is not None and number > 0 else None
 
 
@@ -93,7 +97,7 @@ def applied(spec: RunSpec, framework: Framework, differences: Mapping[Difference
 
     Raises ConfigError if that is impossible.
     """
-    values = {one.name: one.after if taken else one.before for one, taken in differences.items()}
+    values = {difference.name: difference.after if taken else difference.before for difference, taken in differences.items()}
     fields = {name: getattr(spec, name) for name in ("nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps")}
     fields |= {name: value for name, value in values.items() if name in fields}
     fields |= {"timeout_s": spec.timeout_s, "container": spec.container or None}
@@ -110,7 +114,7 @@ def applied(spec: RunSpec, framework: Framework, differences: Mapping[Difference
         sets=options,
         env=_part("env", spec.env, values),
     )
-    named = {one.name: origins[taken] for one, taken in differences.items()}
+    named = {difference.name: origins[taken] for difference, taken in differences.items()}
     hosts = values.get("hosts")
     return replace(made, hosts=tuple(str(hosts).split(",")) if hosts else spec.hosts, origins={**made.origins, **named})
 

@@ -90,30 +90,32 @@ def compare(
 
     Raise as `counterparts` does, and DataError if rendered files cannot be read.
     """
-    found = counterparts(before, after, by, metric)
-    pairs = compared(found.pairs, margin)
-    places = _first_of_specs(found.pairs)
+    matched = counterparts(before, after, by, metric)
+    pairs = compared(matched.pairs, margin)
+    places = _first_of_specs(matched.pairs)
     cases = [pairs[place].case for place in places]
-    different = [found.pairs[place] for place in places]
-    files = [_rendered(_samples(bench, [pair[side] for pair in different]), cases) for side, bench in enumerate(found.benches)]
-    names = [f"{_name(bench)}{suffix}" for bench, suffix in zip(found.benches, _suffixes(by), strict=True)]
+    different = [matched.pairs[place] for place in places]
+    files = [
+        _rendered(_samples(bench, [pair[side] for pair in different]), cases) for side, bench in enumerate(matched.benches)
+    ]
+    names = [f"{_name(bench)}{suffix}" for bench, suffix in zip(matched.benches, _suffixes(by), strict=True)]
     comparison = Comparison(
         before=names[0],
         after=names[1],
         margin=margin,
         pairs=pairs,
-        only_before=unmatched(found.cells[0], found.pairs),
-        only_after=unmatched(found.cells[1], found.pairs),
-        distinctions=known_differences(found.benches, different, found.pairs),
+        only_before=unmatched(matched.cells[0], matched.pairs),
+        only_after=unmatched(matched.cells[1], matched.pairs),
+        distinctions=known_differences(matched.benches, different, matched.pairs),
         files=file_differences(*files) if all(files) else (),
-        suspects=tuple(_suspects(found, place, pair) for place, pair in enumerate(pairs) if pair.verdict in (FASTER, SLOWER)),
+        suspects=tuple(_suspects(matched, place, pair) for place, pair in enumerate(pairs) if pair.verdict in (FASTER, SLOWER)),
     )
-    return comparison, [run.error for runs in found.results for run in runs if isinstance(run.error, DataError)]
+    return comparison, [run.error for runs in matched.results for run in runs if isinstance(run.error, DataError)]
 
 
-def _suspects(found: Counterparts, place: int, pair: CellPair) -> CellSuspects:
-    cells = found.pairs[place]
-    known = known_differences(found.benches, [cells])
+def _suspects(matched: Counterparts, place: int, pair: CellPair) -> CellSuspects:
+    cells = matched.pairs[place]
+    known = known_differences(matched.benches, [cells])
     return CellSuspects(pair.case, pair.metric, suspects(*cells, pair.verdict == SLOWER, known))
 
 

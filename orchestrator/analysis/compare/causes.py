@@ -90,14 +90,14 @@ def distinctions(
     pairs: Sequence[tuple[Cell, Cell]], before: Mapping[str, str], after: Mapping[str, str]
 ) -> tuple[Distinction, ...]:
     """Return the differences within the pairs, and between all later facts about the benches, the likeliest cause first."""
-    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    values_by_name: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for earlier, later in pairs:
-        _note(found, spec_fields(earlier), spec_fields(later))
-        _note(found, _observed(earlier), _observed(later))
-    _note(found, before, after)
-    _note(found, *_facts(pairs))
-    ordered = sorted(found, key=_weight)
-    return tuple(Distinction(name, *(", ".join(values) for values in found[name])) for name in ordered)
+        _note(values_by_name, spec_fields(earlier), spec_fields(later))
+        _note(values_by_name, _observed(earlier), _observed(later))
+    _note(values_by_name, before, after)
+    _note(values_by_name, *_facts(pairs))
+    ordered = sorted(values_by_name, key=_weight)
+    return tuple(Distinction(name, *(", ".join(values) for values in values_by_name[name])) for name in ordered)
 
 
 def neutral(text: str, manifest: Manifest) -> str:
@@ -116,15 +116,15 @@ def file_differences(
     before: Mapping[tuple[str, int, str], str], after: Mapping[tuple[str, int, str], str]
 ) -> tuple[FileDifference, ...]:
     """Return the differences of files by (case, node_rank, path); equal differences at several places are merged."""
-    found: dict[tuple[str, tuple[str, ...]], list[tuple[str, int]]] = {}
+    places_by_change: dict[tuple[str, tuple[str, ...]], list[tuple[str, int]]] = {}
     for place in {**before, **after}:
         case, node_rank, path = place
         lines = _changed(before.get(place, ""), after.get(place, ""))
         if lines:
-            found.setdefault((path, lines), []).append((case, node_rank))
+            places_by_change.setdefault((path, lines), []).append((case, node_rank))
     return tuple(
         FileDifference(path, tuple(dict.fromkeys(case for case, _ in places)), tuple(sorted({n for _, n in places})), lines)
-        for (path, lines), places in found.items()
+        for (path, lines), places in places_by_change.items()
     )
 
 
@@ -134,19 +134,19 @@ def _changed(before: str, after: str) -> tuple[str, ...]:
 
 
 def _note(
-    found: dict[str, tuple[dict[str, None], dict[str, None]]], before: Mapping[str, Any], after: Mapping[str, Any]
+    values_by_name: dict[str, tuple[dict[str, None], dict[str, None]]], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
-    """Add each name with different values to ``found``."""
+    """Add each name with different values to ``values_by_name``."""
     for name in {**before, **after}:
         earlier, later = before.get(name, "nothing"), after.get(name, "nothing")
         if earlier != later:
-            values = found.setdefault(name, ({}, {}))
+            values = values_by_name.setdefault(name, ({}, {}))
             values[0][as_written(earlier)] = values[1][as_written(later)] = None
 
 
 def by_weight(differences: Iterable[_NamedT]) -> list[_NamedT]:
     """Return whatever has the ``name`` of a difference in the order of `RANKING`."""
-    return sorted(differences, key=lambda one: _weight(one.name))
+    return sorted(differences, key=lambda difference: _weight(difference.name))
 
 
 def _weight(name: str) -> tuple[int, str]:
@@ -163,18 +163,18 @@ def _observed(cell: Cell) -> dict[str, str]:
 def _facts(pairs: Sequence[tuple[Cell, Cell]]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the facts of difference bench's nodes that differ from the other's, and the hosts if they are not the same."""
     sides = [_hosts(cell for pair in pairs for cell in pair[side : side + 1]) for side in (0, 1)]
-    found: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    by_side: tuple[dict[str, str], dict[str, str]] = ({}, {})
     if sides[0].keys() != sides[1].keys():
-        for facts_of_side, hosts in zip(found, sides, strict=True):
+        for facts_of_side, hosts in zip(by_side, sides, strict=True):
             facts_of_side["hosts"] = fold(hosts) if hosts else "nothing"
     labelled = {f"{side} {host}": facts for side, hosts in enumerate(sides) for host, facts in hosts.items()}
     for difference in differences(labelled):
         values = {host: value for value, hosts in difference.deviating for host in hosts}
-        for side, (facts_of_side, hosts) in enumerate(zip(found, sides, strict=True)):
+        for side, (facts_of_side, hosts) in enumerate(zip(by_side, sides, strict=True)):
             facts_of_side[f"node.{difference.fact}"] = _joined(
                 values.get(f"{side} {host}", difference.expected) for host in hosts
             )
-    return found
+    return by_side
 
 
 def _hosts(cells: Iterable[Cell]) -> dict[str, Mapping[str, Any]]:

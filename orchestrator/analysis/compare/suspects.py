@@ -80,29 +80,37 @@ def suspects(before: Cell, after: Cell, is_slower: bool, distinctions: Sequence[
     differ, in the order of `causes.RANKING`."""
     parts = _parts(before, after)
     conditions = _conditions(before, after, is_slower)
-    by_name = {one.name: one for one in distinctions}
+    by_name = {distinction.name: distinction for distinction in distinctions}
     conditions = [
-        replace(one, before=by_name[one.name].before, after=by_name[one.name].after) if one.name in by_name else one
-        for one in conditions
+        replace(condition, before=by_name[condition.name].before, after=by_name[condition.name].after)
+        if condition.name in by_name
+        else condition
+        for condition in conditions
     ]
-    shown = {one.name for one in conditions}
-    known = [one for one in distinctions if one.name not in shown]
+    shown = {condition.name for condition in conditions}
+    known = [distinction for distinction in distinctions if distinction.name not in shown]
     ranked = sorted(enumerate(known), key=lambda item: (*_rank(item[1], before, is_slower, parts), item[0]))
-    others = [_suspect(one, before, after, is_slower, parts) for _, one in ranked]
+    others = [_suspect(distinction, before, after, is_slower, parts) for _, distinction in ranked]
     return (*sorted(parts, key=lambda part: -(part.share or 0.0)), *conditions, *others)
 
 
-def _rank(one: Distinction, cell: Cell, is_slower: bool, parts: Sequence[Suspect]) -> tuple[int, bool, bool]:
-    return _ORDER.index(_kind(one.name)), _contradicts(one, cell, is_slower), not _part_of(one.name, parts)
+def _rank(distinction: Distinction, cell: Cell, is_slower: bool, parts: Sequence[Suspect]) -> tuple[int, bool, bool]:
+    return (
+        _ORDER.index(_kind(distinction.name)),
+        _contradicts(distinction, cell, is_slower),
+        not _part_of(distinction.name, parts),
+    )
 
 
-def _suspect(one: Distinction, before: Cell, after: Cell, is_slower: bool, parts: Sequence[Suspect]) -> Suspect:
-    texts = [_source(one.name, before, after)]
-    if part := _part_of(one.name, parts):
+def _suspect(distinction: Distinction, before: Cell, after: Cell, is_slower: bool, parts: Sequence[Suspect]) -> Suspect:
+    texts = [_source(distinction.name, before, after)]
+    if part := _part_of(distinction.name, parts):
         texts.append(f"acts on {part.name}")
-    if _contradicts(one, before, is_slower):
+    if _contradicts(distinction, before, is_slower):
         texts.append(f"would rather make it {'faster' if is_slower else 'slower'}")
-    return Suspect(one.name, one.before, one.after, _kind(one.name), None, "; ".join(filter(None, texts)))
+    return Suspect(
+        distinction.name, distinction.before, distinction.after, _kind(distinction.name), None, "; ".join(filter(None, texts))
+    )
 
 
 def _kind(name: str) -> str:
@@ -127,22 +135,22 @@ def _part_of(name: str, parts: Sequence[Suspect]) -> Suspect | None:
     return next((part for part in large if any(fnmatchcase(name, pattern) for pattern in _ACTS_ON.get(part.name, ()))), None)
 
 
-def _contradicts(one: Distinction, cell: Cell, is_slower: bool) -> bool:
+def _contradicts(distinction: Distinction, cell: Cell, is_slower: bool) -> bool:
     """Return True for a difference that is known to act in the other direction."""
-    direction = _direction(one, cell)
+    direction = _direction(distinction, cell)
     return direction > 0 if is_slower else direction < 0
 
 
-def _direction(one: Distinction, cell: Cell) -> int:
+def _direction(distinction: Distinction, cell: Cell) -> int:
     """Return 1 for a difference that usually makes a run faster, -1 for one that makes it slower, 0 where that is not known."""
-    if one.name == "dtype" and cell.spec.device == "cuda":
-        return _sign(_BITS.get(one.before, 0) - _BITS.get(one.after, 0))
-    if one.name == "batch_size" and one.before.isdecimal() and one.after.isdecimal():
-        return _sign(int(one.after) - int(one.before))
-    if one.name == "loader" and "synthetic" in (one.before, one.after):
-        return 1 if one.after == "synthetic" else -1
-    if one.name == "program.networks":
-        return _sign(("NET/IB" in one.after) - ("NET/IB" in one.before))
+    if distinction.name == "dtype" and cell.spec.device == "cuda":
+        return _sign(_BITS.get(distinction.before, 0) - _BITS.get(distinction.after, 0))
+    if distinction.name == "batch_size" and distinction.before.isdecimal() and distinction.after.isdecimal():
+        return _sign(int(distinction.after) - int(distinction.before))
+    if distinction.name == "loader" and "synthetic" in (distinction.before, distinction.after):
+        return 1 if distinction.after == "synthetic" else -1
+    if distinction.name == "program.networks":
+        return _sign(("NET/IB" in distinction.after) - ("NET/IB" in distinction.before))
     return 0
 
 
@@ -164,15 +172,15 @@ def _parts(before: Cell, after: Cell) -> list[Suspect]:
     sides = [_step(cell.with_number) for cell in (before, after)]
     sides[1] = {name: seconds * scale for name, seconds in sides[1].items()}
     longer = sides[1].get("", 0.0) - sides[0].get("", 0.0)
-    found = []
+    parts = []
     for name in sides[0].keys() & sides[1].keys() - {""}:
         change = sides[1][name] - sides[0][name]
         if longer and change / longer >= _LEAST_SHARE:
             words = "grew by" if change > 0 else "shrank by"
             takes = "takes longer" if longer > 0 else "takes less"
             evidence = f"{words} {_ms(abs(change))} of the {_ms(abs(longer))} that a step {takes}"
-            found.append(Suspect(name, _ms(sides[0][name]), _ms(sides[1][name]), MEASURED, change / longer, evidence))
-    return found
+            parts.append(Suspect(name, _ms(sides[0][name]), _ms(sides[1][name]), MEASURED, change / longer, evidence))
+    return parts
 
 
 def _step(runs: Sequence[RunResult]) -> dict[str, float]:
@@ -203,7 +211,7 @@ def _step_of(run: RunResult) -> dict[str, float]:
 
 def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
     """Return what was measured during the runs and differs in the direction of the change."""
-    found = []
+    conditions = []
     shares: dict[str, Callable[[RunResult], float]] = {"load": _load, "lowered clocks": _lowered}
     for name, of_run in shares.items():
         sides = [median([of_run(run) for run in cell.good]) if cell.good else 0.0 for cell in (before, after)]
@@ -211,7 +219,7 @@ def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
         if abs(more) >= _LEAST_LOAD and (more > 0) == is_slower:
             before_text, after_text = (f"{side:.0%}" for side in sides)
             evidence = f"median of the runs: {before_text} of {_OF[name]}, then {after_text}"
-            found.append(Suspect(name, before_text, after_text, CONDITION, None, evidence))
+            conditions.append(Suspect(name, before_text, after_text, CONDITION, None, evidence))
     sides_by_name = [_sampled(cell.good) for cell in (before, after)]
     for name, direction in _SAMPLED.items():
         if not all(name in side for side in sides_by_name):
@@ -220,8 +228,8 @@ def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
         differs = abs(second - first) >= _LEAST_SAMPLED * max(abs(first), abs(second)) > 0
         if differs and (not direction or ((second > first) == (direction > 0)) != is_slower):
             evidence = "telemetry of the measured window, median of the runs"
-            found.append(Suspect(f"telemetry.{name}", f"{first:.4g}", f"{second:.4g}", CONDITION, None, evidence))
-    return found
+            conditions.append(Suspect(f"telemetry.{name}", f"{first:.4g}", f"{second:.4g}", CONDITION, None, evidence))
+    return conditions
 
 
 def _load(run: RunResult) -> float:
@@ -235,8 +243,8 @@ def _lowered(run: RunResult) -> float:
 def _sampled(runs: Sequence[RunResult]) -> dict[str, float]:
     """Return medians of what telemetry says of the measured windows, by name; only what all runs have."""
     by_run = [_sampled_of(getattr(run, "use", None)) for run in runs]
-    names = set.intersection(*(set(one) for one in by_run)) if by_run else set()
-    return {name: median([one[name] for one in by_run]) for name in names}
+    names = set.intersection(*(set(of_run) for of_run in by_run)) if by_run else set()
+    return {name: median([of_run[name] for of_run in by_run]) for name in names}
 
 
 def _sampled_of(use: Any) -> dict[str, float]:

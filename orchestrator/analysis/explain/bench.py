@@ -38,8 +38,8 @@ def explain_bench(
             continue
         baseline_runs = [good[run_id] for run_id in baseline.run_ids if run_id in good]
         parts = [_step_parts(run) for run in runs]
-        wanted = largest_sizes(typical(parts)) if row.world_size > 1 else {}
-        measured = _measured(bench, row, runs[-1].run_id, wanted)
+        largest_by_link = largest_sizes(typical(parts)) if row.world_size > 1 else {}
+        measured = _measured(bench, row, runs[-1].run_id, largest_by_link)
         explanations.append(
             explanation(
                 row,
@@ -49,17 +49,17 @@ def explain_bench(
                 measured,
                 sockets=any(_uses_sockets(run) for run in runs),
                 startup=_startup(runs, account.runs),
-                missing=_missing(row, measured, wanted),
+                missing=_missing(row, measured, largest_by_link),
             )
         )
     return tuple(explained for explained in explanations if explained)
 
 
-def _measured(bench: BenchDir, row: Row, run_id: str, wanted: Mapping[Link, int]) -> dict[Link, Collective]:
-    """Return those of the wanted collectives that were measured in the shape of a row. ``wanted`` has their largest sizes."""
+def _measured(bench: BenchDir, row: Row, run_id: str, largest_by_link: Mapping[Link, int]) -> dict[Link, Collective]:
+    """Return those of these collectives that were measured in the shape of a row; ``largest_by_link``: their largest sizes."""
     benches, settings = bench.path.absolute().parent, settings_of(bench.run(run_id))
-    found = {}
-    for link, largest in wanted.items():
+    collectives = {}
+    for link, largest in largest_by_link.items():
         measured = newest_curve(benches, row.shape, settings, link=link, device=row.device, reaching=largest)
         # A single size gives no curve: the command in `_missing` then measures more sizes.
         if measured is None or len(measured.times_s) < 2:
@@ -67,14 +67,14 @@ def _measured(bench: BenchDir, row: Row, run_id: str, wanted: Mapping[Link, int]
         source = measured.bench_id
         if measured.passed_over:
             source += f", because the sizes in {' and '.join(measured.passed_over)} end too far below"
-        found[link] = Collective(Curve.of(measured.times_s), source, measured.uncertain)
-    return found
+        collectives[link] = Collective(Curve.of(measured.times_s), source, measured.uncertain)
+    return collectives
 
 
-def _missing(row: Row, measured: Mapping[Link, Collective], wanted: Mapping[Link, int]) -> list[str]:
+def _missing(row: Row, measured: Mapping[Link, Collective], largest_by_link: Mapping[Link, int]) -> list[str]:
     """Return the commands that measure what is missing, each up to the first power of two from the largest size on."""
     commands = []
-    for link, largest in sorted(wanted.items()):
+    for link, largest in sorted(largest_by_link.items()):
         if link in measured and measured[link].curve.reaches(largest):
             continue
         groups = f" --set group_ranks={link.ranks} --set group_distance={link.distance}" if link.ranks else ""

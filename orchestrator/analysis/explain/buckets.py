@@ -53,4 +53,4 @@ def buckets_of(sizes_bytes: Sequence[int], model: str = "") -> tuple[Bucket, ...
 
 def reduced(buckets: Sequence[Bucket], backward: float) -> tuple[Transfer, ...]:
     """Return the all-reduces of a step whose backward pass, the last share ``backward`` of it, makes these buckets."""
-    return tuple(Transfer(ALL_REDUCE, each.size_bytes, 1 - backward + each.ready * backward, 1.0) for each in buckets)
+    return tuple(Transfer(ALL_REDUCE, bucket.size_bytes, 1 - backward + bucket.ready * backward, 1.0) for bucket in buckets)

@@ -46,7 +46,8 @@ class Model:
     def step_s(self) -> float:
         """Return the seconds of the step."""
         timed = [
-            Timed(self._time_s(each), each.begins * self.compute_s, each.needed * self.compute_s) for each in self.transfers
+            Timed(self._time_s(transfer), transfer.begins * self.compute_s, transfer.needed * self.compute_s)
+            for transfer in self.transfers
         ]
         return elapsed_s(self.compute_s, timed, self.sharing)
 
@@ -57,7 +58,8 @@ class Model:
     def slower(self, sign: int) -> Model:
         """Return the model with all curves as far off as they may be: 1 for a slower network, -1 for a faster one."""
         scaled = {
-            link: replace(each, curve=each.curve.scaled((1 + each.uncertain) ** sign)) for link, each in self.measured.items()
+            link: replace(collective, curve=collective.curve.scaled((1 + collective.uncertain) ** sign))
+            for link, collective in self.measured.items()
         }
         return replace(self, measured=scaled)
 
@@ -68,8 +70,8 @@ class Model:
 def largest_sizes(parts: StepParts) -> dict[Link, int]:
     """Return the collectives of a step and the largest size of each, in bytes; empty if they are not known."""
     largest: dict[Link, int] = {}
-    for each in _transfers(parts, "", 0.0):
-        largest[each.link] = max(each.size_bytes, largest.get(each.link, 0))
+    for transfer in _transfers(parts, "", 0.0):
+        largest[transfer.link] = max(transfer.size_bytes, largest.get(transfer.link, 0))
     return largest
 
 
@@ -97,7 +99,7 @@ def model_of(model: str, parts: StepParts, compute_s: float, measured: Measured,
         inputs.append(f"during a backward pass of {backward:.0%} of a step{' (assumed)' if parts.backward is None else ''}")
         return made, ", ".join([*inputs, _slowdown(parts, slowed, assumed)])
     text = f"{_counted(parts.transfers)}, in {ms(made.sent_s())} according to {sources}"
-    if all(each.begins == each.needed for each in parts.transfers):
+    if all(transfer.begins == transfer.needed for transfer in parts.transfers):
         return made, f"{text}, during which nothing is computed"
     in_runs = f" (those of the last backward pass in {ms(parts.reduce_s)} in these runs)" if parts.reduce_s else ""
     return made, f"{text}{in_runs}, at measured times, {_slowdown(parts, slowed, assumed)}"
@@ -121,9 +123,9 @@ def _buckets(parts: StepParts) -> str:
 
 def _counted(transfers: tuple[Transfer, ...]) -> str:
     """Return how often a step makes each collective, and the bytes of all of them."""
-    counts, sizes = Counter(each.link for each in transfers), Counter[Link]()
-    for each in transfers:
-        sizes[each.link] += each.size_bytes
+    counts, sizes = Counter(transfer.link for transfer in transfers), Counter[Link]()
+    for transfer in transfers:
+        sizes[transfer.link] += transfer.size_bytes
     return ", ".join(f"{count} {link} of {_size(sizes[link])}" for link, count in counts.items())
 
 

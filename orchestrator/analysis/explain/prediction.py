@@ -108,8 +108,8 @@ def explanation(
     busy_s = ideal_s + math.fsum(part.seconds or 0.0 for part in (straggler, contention))
     model, behind = _model(row, shape, busy_s, measured, sockets)
     predicted_s = busy_s if row.world_size == 1 else model.step_s() if model else None
-    each = [_step_s(row, typical([run]), base, ideal_s, measured, sockets) for run in runs] if model else []
-    scatter = _scatter([step for step in each if step is not None and step > 0], baseline)
+    steps_s = [_step_s(row, typical([run]), base, ideal_s, measured, sockets) for run in runs] if model else []
+    scatter = _scatter([step for step in steps_s if step is not None and step > 0], baseline)
     communication = Part("communication", None if predicted_s is None else predicted_s - busy_s, behind)
     parts = [communication, _input(shape, base), straggler, contention]
     left_s = row.step_s - ideal_s - math.fsum(part.seconds or 0.0 for part in parts)

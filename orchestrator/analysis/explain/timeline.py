@@ -40,13 +40,13 @@ class Timed:
 def elapsed_s(compute_s: float, collectives: Sequence[Timed], sharing: Sharing = ALONE) -> float:
     """Return the seconds of a step that computes for ``compute_s``, with these collectives in their order."""
     # A collective in the queue holds up what needs it, although it has not begun.
-    limits = reversed(list(accumulate((each.needed_s for each in reversed(collectives)), min)))
+    limits = reversed(list(accumulate((collective.needed_s for collective in reversed(collectives)), min)))
     now_s = done_s = 0.0
-    for each, limit_s in zip(collectives, limits, strict=True):
-        wait_s = max(0.0, min(each.begins_s, compute_s) - done_s)
+    for collective, limit_s in zip(collectives, limits, strict=True):
+        wait_s = max(0.0, min(collective.begins_s, compute_s) - done_s)
         # Rounding errors in the sums must not make the remaining time negative, nor the done time longer than the step.
         left_s = max(0.0, min(limit_s, compute_s) - done_s - wait_s)
-        took_s, computed_s = _beside(each.seconds, left_s, sharing)
+        took_s, computed_s = _beside(collective.seconds, left_s, sharing)
         now_s, done_s = now_s + wait_s + took_s, min(compute_s, done_s + wait_s + computed_s)
     return now_s + (compute_s - done_s)
 

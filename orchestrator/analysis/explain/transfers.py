@@ -82,9 +82,13 @@ def typical_transfers(runs: Sequence[tuple[Transfer, ...] | None]) -> tuple[Tran
     known = [run for run in runs if run is not None]
     if not known:
         return None
-    sent = [[(each.link, each.size_bytes) for each in run] for run in known]
+    sent = [[(transfer.link, transfer.size_bytes) for transfer in run] for run in known]
     alike = [run for run, same in zip(known, sent, strict=True) if same == sent[0]]
     return tuple(
-        replace(each[0], begins=median([one.begins for one in each]), needed=median([one.needed for one in each]))
-        for each in zip(*alike, strict=True)
+        replace(
+            of_runs[0],
+            begins=median([transfer.begins for transfer in of_runs]),
+            needed=median([transfer.needed for transfer in of_runs]),
+        )
+        for of_runs in zip(*alike, strict=True)
     )

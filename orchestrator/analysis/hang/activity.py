@@ -115,7 +115,9 @@ def _step(seen: RankSeen) -> str:
 def _read_by(seen: RankSeen) -> str:
     if not seen.readers:
         return ", which nobody seen here reads"
-    return ", which " + listed([f"{one.name} ({one.pid}, state {one.state})" for one in seen.readers]) + " should read"
+    return (
+        ", which " + listed([f"{reader.name} ({reader.pid}, state {reader.state})" for reader in seen.readers]) + " should read"
+    )
 
 
 def _frames(seen: RankSeen) -> list[str]:

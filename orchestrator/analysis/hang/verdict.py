@@ -44,8 +44,8 @@ class _Rank:
 
 def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Verdict:
     """Return the verdict from the reports of all nodes that answered. ``placed``: the host of every rank of the run."""
-    found = {seen.rank: _Rank(host, seen, activity(seen)) for host, report in reports.items() for seen in report.ranks}
-    ranks = dict(sorted(found.items()))
+    by_rank = {seen.rank: _Rank(host, seen, activity(seen)) for host, report in reports.items() for seen in report.ranks}
+    ranks = dict(sorted(by_rank.items()))
     missing = sorted(set(placed.values()) - set(reports))
     if not ranks:
         return Verdict(

@@ -36,13 +36,13 @@ class Profiled:
 
 def profiled_bench(bench: BenchDir, summary: Summary, results: Sequence[RunResult]) -> tuple[Profiled, ...]:
     """Return the traces of each configuration that has a speed and an extra run; empty for a bench without ``--profile``."""
-    found = []
+    profiles = []
     for run_id, cell in bench.record().profiles.items():
         own = {result.run_id for result in results if result.spec and result.spec.is_run_of(cell)}
         row = next((row for row in summary.speeds() if own & set(row.run_ids)), None)
         if row:
-            found.append(_profiled(bench.run(run_id), row))
-    return tuple(found)
+            profiles.append(_profiled(bench.run(run_id), row))
+    return tuple(profiles)
 
 
 def _profiled(run: RunDir, row: Row) -> Profiled:

@@ -28,15 +28,15 @@ def united(spans: Iterable[Span]) -> list[Span]:
 
 def common(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
     """Return the moments that are in both sets."""
-    shared, one, other = [], 0, 0
-    while one < len(first) and other < len(second):
-        begin, end = max(first[one][0], second[other][0]), min(first[one][1], second[other][1])
+    shared, i, j = [], 0, 0
+    while i < len(first) and j < len(second):
+        begin, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if begin < end:
             shared.append((begin, end))
-        if first[one][1] < second[other][1]:
-            one += 1
+        if first[i][1] < second[j][1]:
+            i += 1
         else:
-            other += 1
+            j += 1
     return shared
 
 

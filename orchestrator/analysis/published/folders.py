@@ -78,7 +78,7 @@ def table_faults(folder: Path) -> tuple[OrchError, ...]:
 
 def rule_notes(framework: Framework, log: bytes, path: str) -> list[str]:
     """Return a note for each published rule of a framework whose patterns match no line of a log."""
-    unmatched = [name for name, rule in rules_of(framework).items() if not rule.found(log)]
+    unmatched = [name for name, rule in rules_of(framework).items() if not rule.matching_lines(log)]
     return [f"no line of {path} matches lines: of the published rule {name}" for name in unmatched]
 
 

@@ -102,10 +102,10 @@ class LanguageTable:
     known: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def bounds(self, record: LanguageRecord, what: str) -> Bounds | None:
+    def bounds(self, record: LanguageRecord, kind: str) -> Bounds | None:
         """Return what a printed figure says of its true number; None if it is not printed."""
-        printed = record.figures.get(what)
-        return None if printed is None else self.printing.get(what, Printing()).bounds(printed)
+        printed = record.figures.get(kind)
+        return None if printed is None else self.printing.get(kind, Printing()).bounds(printed)
 
     def flops_per_token(self, record: LanguageRecord) -> int:
         """Return the operations of training on one token, as the document counts them."""
@@ -166,12 +166,12 @@ def recompute_language(table: LanguageTable) -> LanguageCheck:
 
 def _checks(table: LanguageTable, record: LanguageRecord) -> list[FigureCheck]:
     checks = []
-    for what, formula in FIGURES.items():
-        printed = table.bounds(record, what)
+    for kind, formula in FIGURES.items():
+        printed = table.bounds(record, kind)
         recomputed = formula(table, record) if printed and formula else None
         if printed and recomputed:
             low, high = float(recomputed.low), float(recomputed.high)
-            checks.append(FigureCheck(record.name, what, record.figures[what], low, high, printed.meets(recomputed)))
+            checks.append(FigureCheck(record.name, kind, record.figures[kind], low, high, printed.meets(recomputed)))
     return checks
 
 

@@ -42,8 +42,8 @@ class Line(NamedTuple):
         """Return the bytes of a group, None if it did not take part."""
         if name in self.more:
             return self.more[name]
-        found: bytes | None = self.match[name] if name in self.match.re.groupindex else None
-        return found
+        value: bytes | None = self.match[name] if name in self.match.re.groupindex else None
+        return value
 
     def groups(self) -> dict[str, bytes]:
         """Return the groups that took part."""
@@ -92,8 +92,8 @@ class Line(NamedTuple):
         start = self.match.start()
         head: bytes = self.match.string[max(0, start - _REACH) : start]
         matches = list(self.clock.finditer(head, max(head.rfind(mark) for mark in (b"\n", b"[")) + 1))
-        found: bytes | None = matches[-1]["timestamp"] if matches else None
-        return found
+        timestamp: bytes | None = matches[-1]["timestamp"] if matches else None
+        return timestamp
 
 
 def lines_of(log: bytes, patterns: Sequence[re.Pattern[bytes]], before: re.Pattern[bytes] | None = None) -> list[Line]:
@@ -102,8 +102,8 @@ def lines_of(log: bytes, patterns: Sequence[re.Pattern[bytes]], before: re.Patte
     A last line without a line end is left out: a number in it may be cut.
     """
     text = _text(log)
-    found = [pattern.finditer(text) for pattern in patterns]
-    matches = merge(*found, key=lambda match: match.start()) if len(found) > 1 else chain(*found)
+    by_pattern = [pattern.finditer(text) for pattern in patterns]
+    matches = merge(*by_pattern, key=lambda match: match.start()) if len(by_pattern) > 1 else chain(*by_pattern)
     return [Line(match, before) for match in matches]
 
 

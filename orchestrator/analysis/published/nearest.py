@@ -156,4 +156,4 @@ def _differences(cell: _Cell, file: PublishedFile, table: LanguageTable, record:
         ),
     )
     unknown = "not known"
-    return tuple(f"{what}: {our or unknown}, published {their or unknown}" for what, our, their in pairs if our != their)
+    return tuple(f"{name}: {our or unknown}, published {their or unknown}" for name, our, their in pairs if our != their)

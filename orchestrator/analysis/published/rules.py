@@ -109,7 +109,7 @@ class Rule:
             raise refused("expected a speed above 0", f"found {speed.samples_per_s:g} samples/s")
         return speed
 
-    def found(self, log: bytes) -> int:
+    def matching_lines(self, log: bytes) -> int:
         """Return the number of lines of a log that match."""
         patterns, clock, _ = self._patterns
         return len(lines_of(log, patterns, clock))

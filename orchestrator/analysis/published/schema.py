@@ -229,10 +229,10 @@ def _inconsistent(name: str, table: _Table) -> Iterator[tuple[KeyPath, str, str]
         hint = f"speedups are relative to it{nearest(table.baseline, table.cases)}"
         yield (*at, "baseline"), f"expected one of cases, {cases}, got {table.baseline!r}", hint
     for case, cell in table.cases.items():
-        for what in ("average", "median"):
-            if getattr(cell, what) is not None and not cell.runs:
+        for kind in ("average", "median"):
+            if getattr(cell, kind) is not None and not cell.runs:
                 hint = "without printed runs it cannot be computed again; leave it out"
-                yield (*at, "cases", case, what), f"expected runs beside {what}, got none", hint
+                yield (*at, "cases", case, kind), f"expected runs beside {kind}, got none", hint
 
 
 def _table(name: str, table: _Table) -> PublishedTable:
@@ -254,7 +254,7 @@ def _table(name: str, table: _Table) -> PublishedTable:
         notes=tuple(table.notes),
         cells=tuple(_cell(case, cell) for case, cell in table.cases.items()),
         baseline=table.baseline,
-        places={what: getattr(table.places, what) for what in PLACES},
+        places={kind: getattr(table.places, kind) for kind in PLACES},
     )
 
 

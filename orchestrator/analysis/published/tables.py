@@ -135,9 +135,9 @@ class TableCheck:
     undeclared: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
 
-    def of(self, case: str, what: str) -> NumberCheck | None:
+    def of(self, case: str, kind: str) -> NumberCheck | None:
         """Return the check of one printed number, None if it was not printed or cannot be recomputed."""
-        return next((check for check in self.checks if (check.case, check.what) == (case, what)), None)
+        return next((check for check in self.checks if (check.case, check.what) == (case, kind)), None)
 
 
 def agrees(printed: float, exact: float, places: int = 2, slack: float = 0.0) -> bool:
@@ -195,10 +195,10 @@ def _cell_checks(cell: PublishedCell, table: PublishedTable) -> list[NumberCheck
     statistic = STATISTICS.get(table.statistic, median)
     numbers = (("speed", cell.speed, statistic), ("average", cell.average, mean), ("median", cell.median, median))
     checks = []
-    for what, printed, of_runs in numbers:
+    for kind, printed, of_runs in numbers:
         if printed is not None:
             exact = of_runs(cell.speeds)
-            checks.append(NumberCheck(cell.case, what, printed, exact, agrees(printed, exact, table.places[what])))
+            checks.append(NumberCheck(cell.case, kind, printed, exact, agrees(printed, exact, table.places[kind])))
     return checks
 
 

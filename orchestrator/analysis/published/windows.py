@@ -106,16 +106,16 @@ def steps_of(
             if begin is not None and step - begin != window.every:
                 raise refused(f"expected lines of {window.every} {called} each", f"one of {begin} to {step}")
     if printers is None:
-        return {step: (found[0],) for step, found in by_step.items()}, warnings
+        return {step: (of_step[0],) for step, of_step in by_step.items()}, warnings
     counts = {len(by_step[step]) for step in need if step in by_step}
     if counts not in ({1}, {printers}):
-        found = ", ".join(map(str, sorted(counts)))
+        numbers = ", ".join(map(str, sorted(counts)))
         raise refused(
-            f"expected {called} {_said(need)} once, or from each of {printers} processes", f"found {found} lines of one"
+            f"expected {called} {_said(need)} once, or from each of {printers} processes", f"found {numbers} lines of one"
         )
     if counts != {1}:
         warnings += (f"{printers} unnamed processes write to one log: the mean of their lines is taken",)
-    return {step: tuple(found) for step, found in by_step.items()}, warnings
+    return {step: tuple(of_step) for step, of_step in by_step.items()}, warnings
 
 
 def lines_in_order(lines: Sequence[Line], window: Window, called: str, printers: int) -> Sequence[Line]:

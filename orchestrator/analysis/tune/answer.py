@@ -90,7 +90,7 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
     knobs = state.schedule.knobs if state.schedule else ()
     chosen = settings(knobs, best) if last else Settings({}, {})
     default = record.cells[0]
-    found, base = (_median(last.speeds[who].values(), default) if last else None for who in (best, (0,) * len(best)))
+    best_speed, base = (_median(last.speeds[who].values(), default) if last else None for who in (best, (0,) * len(best)))
     fastest = record.cells[record.tune.rungs[-1].cells[1]] if last and record.tune else default
     observed = state.pilot.observed if state.pilot else {}
     return Tuned(
@@ -113,7 +113,7 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
         global_batches=(_global_batch(default, state.confirming), _global_batch(fastest, state.confirming)),
         unit=unit_of(default),
         gain=measured,
-        median_speed=found,
+        median_speed=best_speed,
         default_speed=base,
         evidence=tuple(run.run_id for run in state.confirming),
         tried=tuple(_tried(state, default)),
@@ -167,8 +167,8 @@ def _verdict(state: State, measured: Gain | None) -> str:
 def _global_batch(planned: RunSpec, runs: Sequence[RunResult]) -> int:
     """Return the global batch of those of ``runs`` that are of a planned spec: they may have found their batch size themselves.
     If repeats found different ones, the most frequent; the planned one if none has a number."""
-    found = [run.spec.global_batch for run in runs if run.is_good and run.spec and run.spec.is_run_of(planned)]
-    return min(multimode(found), default=planned.global_batch)
+    batches = [run.spec.global_batch for run in runs if run.is_good and run.spec and run.spec.is_run_of(planned)]
+    return min(multimode(batches), default=planned.global_batch)
 
 
 def _tried(state: State, default: RunSpec) -> list[Tried]:

@@ -36,7 +36,7 @@ def render(summary: Summary) -> str:
         "rows": [asdict(row) for row in summary.rows],
         "sheets": [asdict(sheet) for sheet in summary.sheets],
         "runs": asdict(summary.runs) if summary.runs else None,
-        "skipped": [asdict(one) for one in summary.skipped],
+        "skipped": [asdict(configuration) for configuration in summary.skipped],
         "expected": [asdict(judgement) for judgement in summary.expected],
         "telemetry": [{"run_id": run_id, **_telemetry(use)} for run_id, use in summary.uses.items()],
         "notes": list(summary.notes),

@@ -44,9 +44,9 @@ def _incomplete(root: Xml.Element, runs: Counts, notes: tuple[str, ...]) -> None
 def _skipped(root: Xml.Element, summary: Summary) -> None:
     count = str(len(summary.skipped))
     suite = Xml.SubElement(root, "testsuite", name="impossible", tests=count, failures="0", errors="0", skipped=count)
-    for one in summary.skipped:
-        case = Xml.SubElement(suite, "testcase", name=one_line(str(one)), classname="impossible")
-        Xml.SubElement(case, "skipped", message=one_line(one.reason))
+    for configuration in summary.skipped:
+        case = Xml.SubElement(suite, "testcase", name=one_line(str(configuration)), classname="impossible")
+        Xml.SubElement(case, "skipped", message=one_line(configuration.reason))
 
 
 def _case(suite: Xml.Element, series: str, row: Row) -> None:

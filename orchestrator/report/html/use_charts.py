@@ -57,12 +57,12 @@ def use(turns: Sequence[Turn], prefix: str) -> str:
 
 def _limits(quantity: str, lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float]:
     """Return the ends of the y axis: from 0 on, except for what is never near it and changes by little in the window."""
-    every = [point for points in lines for point in points]
-    values = [value for at, value in every if at >= 0] or [value for _, value in every]
+    all_points = [point for points in lines for point in points]
+    values = [value for at, value in all_points if at >= 0] or [value for _, value in all_points]
     low, high = min(values), max(values)
     if quantity in (CLOCK, HOTTEST) and high > low > 0.5 * high:
         return low - 0.15 * (high - low), high + 0.15 * (high - low)
-    return 0, 1.1 * max(value for _, value in every) or 1.0
+    return 0, 1.1 * max(value for _, value in all_points) or 1.0
 
 
 def _name_nodes(figure: Figure, hosts: Sequence[str], colours: dict[str, str]) -> None:
