@@ -159,8 +159,8 @@ class _Composer:
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             if self.foreign and _is_merge(event):
                 sources = self._value(next(self.events), path)
-                for one in reversed(sources if isinstance(sources, list) else [sources]):
-                    merged |= one if isinstance(one, dict) else {}
+                for source in reversed(sources if isinstance(sources, list) else [sources]):
+                    merged |= source if isinstance(source, dict) else {}
                 continue
             key = self._key(event)
             place = (*path, key)

@@ -58,7 +58,7 @@ def _started_in(facts: Mapping[str, Any]) -> str:
 
 def _starts_in(host: Host, spec: RunSpec) -> str:
     container = container_of(host, spec.container)
-    return container.what if container else ""
+    return container.description if container else ""
 
 
 def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]]:

@@ -16,7 +16,7 @@ from orchestrator.inventory.ansible_vars import Var
 from orchestrator.inventory.groups import Tree
 from orchestrator.inventory.hostset import expand, nearest
 from orchestrator.inventory.schema import InventoryDocument
-from orchestrator.inventory.values import KeyPath, Where, found, shown_key
+from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value
 
 __all__ = ["add_ini", "add_yaml"]
 
@@ -35,7 +35,7 @@ def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
 
     body = document.value
     if not isinstance(body, dict):
-        tree.fault(source, f"expected a mapping of groups, got {found(body, True)}")
+        tree.fault(source, f"expected a mapping of groups, got {shown_value(body, True)}")
     elif _is_dynamic(body):
         body = _unfolded(body)
     for name, group in body.items() if isinstance(body, dict) else ():
@@ -90,7 +90,7 @@ def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None
 def _mapping(tree: Tree, value: Any, path: KeyPath, where: Where) -> dict[str, Any]:
     if value is not None and not isinstance(value, dict):
         tree.fault(
-            where(path), f"expected a mapping, got {found(value, True)}", "a name without a value needs a colon after it"
+            where(path), f"expected a mapping, got {shown_value(value, True)}", "a name without a value needs a colon after it"
         )
         return {}
     return value or {}

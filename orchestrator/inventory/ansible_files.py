@@ -40,17 +40,17 @@ def in_directory(folder: Path, source: str) -> Inventory:
     Starts no program in it before all other files have proved to be inventories: the directory may have been named by mistake.
     """
     variables = variable_files(folder)
-    found = list(_inventories(folder, {folder.resolve()}))
-    if not found:
+    paths = list(_inventories(folder, {folder.resolve()}))
+    if not paths:
         raise ConfigError("expected inventories of Ansible in the directory, there are none", where=source)
-    programs = {path for path in found if is_program(path)}
-    texts = {path: yamlfile.read_text(path) for path in found if path not in programs and path.stat().st_size}
+    programs = {path for path in paths if is_program(path)}
+    texts = {path: yamlfile.read_text(path) for path in paths if path not in programs and path.stat().st_size}
     for path, text in texts.items():
         if formats.recognise(text) == "orch" and "schema:" in text:
             raise ConfigError(f"expected a file, got a directory with {path.name}", where=source, hint="name a file in it")
         formats.add_ansible(Tree(source, variables), text, str(path), yamlfile.loads)
     tree = Tree(source, variables)
-    for path in found:
+    for path in paths:
         if path in programs:
             ansible.add_yaml(tree, _printed(path), str(path))
         elif path in texts:

@@ -19,7 +19,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.inventory.schema import refuse
-from orchestrator.inventory.values import HostValues, KeyPath, Where, checked, found, shown_key, unknown_key
+from orchestrator.inventory.values import HostValues, KeyPath, Where, checked, shown_key, shown_value, unknown_key
 
 __all__ = ["Overlay", "laid_over", "overlay"]
 
@@ -48,11 +48,11 @@ def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str)
     hint = f"with base:, the only keys are {', '.join(keys)}, and {', '.join(_KEYS)} of a host; all else belongs in the base"
     faults = [unknown_key(key, keys, where((key,)), hint) for key in document_value if key not in keys]
     if type(version := document_value.get("schema")) is not int or version != 1:
-        faults.append(ConfigError(f"expected 1, got {found(version)}", where=where(("schema",))))
+        faults.append(ConfigError(f"expected 1, got {shown_value(version)}", where=where(("schema",))))
     if not isinstance(base, str) or not base.strip():
-        faults.append(ConfigError(f"expected the path of an inventory, got {found(base)}", where=where(("base",))))
+        faults.append(ConfigError(f"expected the path of an inventory, got {shown_value(base)}", where=where(("base",))))
     if not isinstance(hosts, dict):
-        faults.append(ConfigError(f"expected a mapping of hosts, got {found(hosts, True)}", where=where(("hosts",))))
+        faults.append(ConfigError(f"expected a mapping of hosts, got {shown_value(hosts, True)}", where=where(("hosts",))))
         hosts = {}
     settings: dict[str, dict[str, Any]] = {}
     for name, values in hosts.items():

@@ -29,19 +29,19 @@ _HINT = "for example 0-3,5, GPU-8c1f…, MIG-77aa…, or node2:0-3 for one host"
 
 def devices_of(text: str, where: str = "--devices") -> tuple[str, ...]:
     """Return the devices of a list such as ``0-3,5`` in written order, each once. Raises ConfigError."""
-    found: dict[str, None] = {}
+    devices: dict[str, None] = {}
     for word in (part.strip() for part in text.split(",")):
         match = _RANGE.fullmatch(word)
         if match:
             first, last = int(match[1]), int(match[2] or match[1])
             if first > last or last - first > _MOST:
                 raise ConfigError(f"expected an ascending range of devices, got {word!r}", where=where, hint=_HINT)
-            found |= dict.fromkeys(map(str, range(first, last + 1)))
+            devices |= dict.fromkeys(map(str, range(first, last + 1)))
         elif _UUID.fullmatch(word):
-            found[word] = None
+            devices[word] = None
         else:
             raise ConfigError(f"expected devices, got {word[:60]!r}", where=where, hint=_HINT)
-    return tuple(found)
+    return tuple(devices)
 
 
 def split_exclude(expression: str) -> tuple[str, dict[str, tuple[str, ...]]]:
@@ -68,12 +68,12 @@ def chosen(
     listed: dict[str, tuple[str, ...]] = {}
     for text in given:
         host, colon, rest = text.partition(":")
-        names = [each.name for each in (inventory.select(host) if colon else hosts)]
+        names = [selected.name for selected in (inventory.select(host) if colon else hosts)]
         listed |= dict.fromkeys(names, devices_of(rest if colon else text))
     without: dict[str, list[str]] = {}
     for expression, devices in excluded.items():
-        for one in inventory.select(expression):
-            without.setdefault(one.name, []).extend(devices)
+        for selected in inventory.select(expression):
+            without.setdefault(selected.name, []).extend(devices)
     return [_with(host, listed.get(host.name), without.get(host.name, [])) for host in hosts]
 
 

@@ -15,7 +15,7 @@ from orchestrator.inventory.ansible_vars import Unread, Var, entry_of
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, fold, nearest
 from orchestrator.inventory.schema import Grouping, HostEntry, build, refuse
-from orchestrator.inventory.values import found
+from orchestrator.inventory.values import shown_value
 
 __all__ = ["Group", "Tree", "VariableFiles", "inventory_of"]
 
@@ -122,7 +122,7 @@ def _priorities(tree: Tree) -> dict[str, int]:
             if text.removeprefix("-").isdecimal() and abs(int(text)) < _MOST_PRIORITY:
                 priorities[name] = int(text)
             else:
-                tree.fault(variable.where, f"expected a whole number, got {found(variable.value)}")
+                tree.fault(variable.where, f"expected a whole number, got {shown_value(variable.value)}")
     return priorities
 
 

@@ -177,8 +177,8 @@ def _entries(expression: str, slots: str | None, place: str, faults: list[Config
             faults.append(ConfigError(message, where=place))
         elif count is not None:
             values = {"gpus": int(count), "slots": int(count)}
-        for one in _each_of(host) if "port" in ssh else [host]:
-            yield HostEntry(one, {**values, "ssh": ssh} if ssh else values, lambda _: place)
+        for host_name in _each_of(host) if "port" in ssh else [host]:
+            yield HostEntry(host_name, {**values, "ssh": ssh} if ssh else values, lambda _: place)
 
 
 def _each_of(host: str) -> list[str]:

@@ -26,8 +26,8 @@ from orchestrator.inventory.values import (
     MachineValues,
     Where,
     checked,
-    found,
     shown_key,
+    shown_value,
     unknown_key,
 )
 
@@ -80,11 +80,17 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
         return f"{place}: {'.'.join(map(shown_key, path))}" if path else place
 
     if not isinstance(document_value, dict):
-        refuse([ConfigError(f"expected a mapping with schema: and hosts:, got {found(document_value, True)}", where=where(()))])
+        refuse(
+            [
+                ConfigError(
+                    f"expected a mapping with schema: and hosts:, got {shown_value(document_value, True)}", where=where(())
+                )
+            ]
+        )
     faults = [unknown_key(key, TOP_KEYS, where((key,))) for key in document_value if key not in TOP_KEYS]
     if type(version := document_value.get("schema")) is not int or version != _SCHEMA:
         hint = "a higher number needs a newer orch" if type(version) is int else f"write schema: {_SCHEMA}"
-        faults.append(ConfigError(f"expected {_SCHEMA}, got {found(version)}", where=where(("schema",)), hint=hint))
+        faults.append(ConfigError(f"expected {_SCHEMA}, got {shown_value(version)}", where=where(("schema",)), hint=hint))
     defaults = checked(MachineValues, document_value.get("defaults", {}), _under(where, "defaults"), faults)
     _check_container(defaults, _under(where, "defaults"), faults)
     hosts = _section(document_value, "hosts", {}, where, faults)
@@ -166,7 +172,7 @@ def _section(document: Mapping[str, Any], key: str, empty: Any, where: Where, fa
     if type(value) is type(empty):
         return value
     word = "a mapping of names" if empty == {} else "a list of names"
-    faults.append(ConfigError(f"expected {word}, got {found(value, True)}", where=where((key,))))
+    faults.append(ConfigError(f"expected {word}, got {shown_value(value, True)}", where=where((key,))))
     return empty
 
 
@@ -179,7 +185,7 @@ def _groupings(section: Mapping[str, Any], where: Where, faults: list[ConfigErro
             _check_container(body, _under(where, "groups", name), faults)
             value = value.get("hosts", [])
         members = value if isinstance(value, list) else [value]
-        invalid = [found(member) for member in members if not isinstance(member, str)]
+        invalid = [shown_value(member) for member in members if not isinstance(member, str)]
         if members and not invalid:
             own = body.get("expect", {}), body.get("transport", ""), body.get("container", {})
             groupings.append(Grouping(name, members, place, *own))
@@ -199,7 +205,7 @@ def _secret_faults(secrets: Sequence[Any], holders: Iterable[Any], where: Where)
             suggestion = nearest(str(name), variables)
             hint = f"a secret is the name of a variable under env:, or a pattern such as '*_TOKEN'{suggestion}"
             yield ConfigError(
-                f"expected the name of a variable, got {found(name, True)}", where=where(("secrets", index)), hint=hint
+                f"expected the name of a variable, got {shown_value(name, True)}", where=where(("secrets", index)), hint=hint
             )
 
 

@@ -127,7 +127,7 @@ def _through(command: str) -> _Through | None:
     if words[at + 1 : at + 2] not in (["%h:%p"], ["[%h]:%p"]):
         return None
     rest, host = words[1:at] + words[at + 2 :], ""
-    found: dict[str, str] = {}
+    login: dict[str, str] = {}
     unread: list[str] = []
     while rest:
         if not rest[0].startswith("-"):
@@ -141,12 +141,12 @@ def _through(command: str) -> _Through | None:
                 return None
             name, value, _ = option
             if name.lower() in ("port", "user"):
-                found.setdefault(name.lower(), value)
+                login.setdefault(name.lower(), value)
             elif name.lower() in _ELSEWHERE or name in ("proxyjump", "configfile"):
                 return None
             elif name.lower() not in _WITHOUT_EFFECT:
                 unread.append(f"{'IdentityFile' if name == 'identityfile' else name} of ProxyCommand")
         rest = rest[taken:]
-    user = "" if "@" in host or "user" not in found else f"{found['user']}@"
-    port = f":{found['port']}" if "port" in found else ""
+    user = "" if "@" in host or "user" not in login else f"{login['user']}@"
+    port = f":{login['port']}" if "port" in login else ""
     return _Through(f"{user}{host}{port}", tuple(unread)) if host else None

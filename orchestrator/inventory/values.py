@@ -28,7 +28,7 @@ __all__ = [
     "MachineValues",
     "Where",
     "checked",
-    "found",
+    "shown_value",
     "shown_key",
     "unknown_key",
 ]
@@ -206,7 +206,7 @@ def checked(model: type[BaseModel], value: Any, where: Where, faults: list[Confi
         return checked(model, {key: value[key] for key in value if key not in invalid}, where, faults) if invalid else {}
 
 
-def found(value: Any, secret: bool = False) -> str:
+def shown_value(value: Any, secret: bool = False) -> str:
     """Return a description of an unexpected value for a message: type and value, or only the type of a secret."""
     words = {type(None): "nothing", dict: "a mapping", list: "a list"}
     if type(value) in words:
@@ -243,7 +243,7 @@ def _fault(error: ErrorDetails, model: type[BaseModel], where: Where) -> ConfigE
     # A value that stands where a mapping belongs may be a secret as well: env: HF_TOKEN=abc
     secret = path[:1] == ("env",) or context["expected"] == "a mapping"
     has_nul = isinstance(error["input"], str) and "\0" in error["input"]
-    got = "text that contains NUL" if secret and has_nul else found(error["input"], secret)
+    got = "text that contains NUL" if secret and has_nul else shown_value(error["input"], secret)
     numeral = (
         isinstance(error["input"], str) and error["input"].isdecimal() and context["expected"].startswith("a whole number")
     )

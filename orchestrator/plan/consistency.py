@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.reserved import PLACED, RESERVED
-from orchestrator.inventory.values import KeyPath, found
+from orchestrator.inventory.values import KeyPath, shown_value
 from orchestrator.logs.steps import SPEEDS
 from orchestrator.plan.log_consistency import log_inconsistencies
 from orchestrator.plan.measures import MEASURES
@@ -127,17 +127,17 @@ def _option(name: str, option: OptionEntry) -> Iterator[Fault]:
     choices = [choice for choice in option.choices if type(choice) in types]
     for index, choice in enumerate(option.choices):
         if type(choice) not in types:
-            yield ("options", name, "choices", index), f"expected {words}, as type: says, got {found(choice)}", ""
+            yield ("options", name, "choices", index), f"expected {words}, as type: says, got {shown_value(choice)}", ""
     for path, value in values:
         place: KeyPath = ("options", name, *path)
         if type(value) not in types:
             hint = "put quotes around it" if option.type == "str" else ""
-            yield place, f"expected {words}, as type: says, got {found(value)}", hint
+            yield place, f"expected {words}, as type: says, got {shown_value(value)}", hint
         elif choices and value not in choices:
             hint = nearest(str(value), map(str, choices)).lstrip("; ")
-            yield place, f"expected one of {', '.join(map(str, choices))}, got {found(value)}", hint
+            yield place, f"expected one of {', '.join(map(str, choices))}, got {shown_value(value)}", hint
         elif option.minimum is not None and type(value) in (int, float) and value < option.minimum:
-            yield place, f"expected {option.minimum:g} or more, as minimum: says, got {found(value)}", ""
+            yield place, f"expected {option.minimum:g} or more, as minimum: says, got {shown_value(value)}", ""
     if option.minimum is not None and option.type not in ("int", "float"):
         yield (
             ("options", name, "minimum"),

@@ -27,7 +27,7 @@ _UP = "../../../.."
 """From the directory of a run to the work directory."""
 _HEAD = """\
 #!/bin/bash
-# Runs the command that follows in {what}.
+# Runs the command that follows in {description}.
 set -euo pipefail
 {setup}workdir=$(cd {up} && pwd -P)
 run=$(pwd -P)
@@ -60,7 +60,7 @@ class Container:
         return "name" in self.values
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """Its description, such as ``a container of docker, image pt:24.05``."""
         if self.engine == "wrap":
             return f"what {self.values['wrap'][0]} makes"
@@ -83,7 +83,7 @@ class Container:
         ``name`` is that of a new container, or the mark of the processes in one that runs; ``variables`` are set inside.
         """
         setup = setup_text(self.setup, f"logs/{SETUP_LOG}" if of_a_run else "")
-        head = _HEAD.format(what=self.what, setup=setup, up=_UP if of_a_run else ".")
+        head = _HEAD.format(description=self.description, setup=setup, up=_UP if of_a_run else ".")
         return head + self._command(name, labels, variables, of_a_run)
 
     def record(self, name: str, labels: Mapping[str, str]) -> str:
@@ -93,7 +93,7 @@ class Container:
     def look(self, name: str, program: str) -> dict[str, Any]:
         """Return what preflight must know to start ``program`` inside, as a run would be started."""
         script = self.script(name, {"orch.preflight": name}, {}, of_a_run=False)
-        return {**self._known(name), "object": self.is_object, "what": self.what, "script": script, "look": program}
+        return {**self._known(name), "object": self.is_object, "what": self.description, "script": script, "look": program}
 
     def _known(self, name: str) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.inventory.values import KeyPath, Where, found, shown_key
+from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value
 from orchestrator.logs import LogGrammar
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.consistency import inconsistencies
@@ -52,7 +52,7 @@ def declared(
         return f"{place}: {'.'.join(map(shown_key, path))}" if path else place
 
     if not isinstance(value, dict):
-        message = f"expected a mapping with title:, models:, dtypes: and so on, got {found(value)}"
+        message = f"expected a mapping with title:, models:, dtypes: and so on, got {shown_value(value)}"
         raise Faults([ConfigError(message, where=where(())), *others])
     faults, broken, file = _validated(value, where)
     for path, message, hint in inconsistencies(file, templates, broken):

@@ -92,8 +92,8 @@ def setup_text(lines: Sequence[str], log: str = "") -> str:
         return ""
     executed = []
     for number, line in enumerate(lines, 1):
-        what = shlex.quote(f"{SETUP_FAILED}{number} ({' '.join(line.split())}) ended with exit code ")
-        executed.append(f'eval {shlex.quote(line)} || {{ echo {what}"$?" >&2; exit 1; }}')
+        message = shlex.quote(f"{SETUP_FAILED}{number} ({' '.join(line.split())}) ended with exit code ")
+        executed.append(f'eval {shlex.quote(line)} || {{ echo {message}"$?" >&2; exit 1; }}')
     return _SETUP.format(lines="\n".join(executed), into=f" >>{shlex.quote(log)} 2>&1 || exit 1" if log else "")
 
 

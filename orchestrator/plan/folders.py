@@ -132,7 +132,7 @@ def framework_for(model: str, bases: Sequence[Path] = ()) -> str:
 
 def _found(bases: Sequence[Path]) -> dict[str, list[Path]]:
     """Return all folders of each name, the one that is used first."""
-    found: dict[str, list[Path]] = {}
+    folders: dict[str, list[Path]] = {}
     seen: set[Path] = set()
     for base in (*bases, own_folder()):
         if not base.is_dir():
@@ -141,8 +141,8 @@ def _found(bases: Sequence[Path]) -> dict[str, list[Path]]:
             continue
         seen.add(base.resolve())
         for file in sorted(base.glob("*/framework.yaml")):
-            found.setdefault(file.parent.name, []).append(file.parent)
-    return found
+            folders.setdefault(file.parent.name, []).append(file.parent)
+    return folders
 
 
 def _digest(folder: Path) -> str:

@@ -82,7 +82,7 @@ class JobWanted:
         Each has what is asked for of a node; ``gpus`` is None where that does not say how many. Raises ConfigError for a number
         of nodes that is none.
         """
-        asked = {name.removeprefix("--"): value for name, _, value in (one.partition("=") for one in self.options)}
+        asked = {name.removeprefix("--"): value for name, _, value in (option.partition("=") for option in self.options)}
         most = asked["nodes"].rpartition("-")[2]
         if not most.isdecimal() or not int(most):
             raise ConfigError(f"expected a number of nodes, got {asked['nodes']!r}", where="--slurm")
@@ -94,7 +94,7 @@ class JobWanted:
 
     def on(self, hosts: str, count: int) -> JobWanted:
         """Return the same job on these hosts, for a bench that was planned with them."""
-        kept = [one for one in self.options if one.partition("=")[0] not in ("--nodes", "--nodelist", "--exclude")]
+        kept = [option for option in self.options if option.partition("=")[0] not in ("--nodes", "--nodelist", "--exclude")]
         return JobWanted((*kept, f"--nodes={count}", f"--nodelist={hosts}"))
 
 

@@ -44,8 +44,8 @@ def combined(
     """
     replaced = [alternatives for alternatives in given if names_of([alternatives]) & names_of(lists)]
     own = [alternatives for alternatives in lists if not names_of([alternatives]) & names_of(given)]
-    every = [_merged(parts) for parts in product(*own, *replaced)] if lists or not include else []
-    kept = [combination for combination in every if not any(_contains(combination, entry) for entry in exclude)]
+    combinations = [_merged(parts) for parts in product(*own, *replaced)] if lists or not include else []
+    kept = [combination for combination in combinations if not any(_contains(combination, entry) for entry in exclude)]
     extended, added = [dict(combination) for combination in kept], []
     for entry in include:
         matching = [place for place, combination in enumerate(kept) if _agree(combination, entry)]
@@ -64,8 +64,8 @@ def _with_given(start: Mapping[str, Any], replaced: Sequence[Axis], further: Seq
         yield {**start, **_merged(parts)}
 
 
-def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(one[name] == value for name, value in other.items() if name in one)
+def _agree(combination: Mapping[str, Any], alternative: Mapping[str, Any]) -> bool:
+    return all(combination[name] == value for name, value in alternative.items() if name in combination)
 
 
 def _contains(combination: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:

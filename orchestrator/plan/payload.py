@@ -66,15 +66,15 @@ def payload_files(places: Mapping[str, str], folder: Path) -> tuple[dict[str, by
     bytes_left = _MOST_BYTES
     for entry, place in places.items():
         of_entry: list[ConfigError] = []
-        for found in _payload_paths(entry, folder, place):
-            if isinstance(found, ConfigError):
-                of_entry.append(found)
+        for entry_file in _payload_paths(entry, folder, place):
+            if isinstance(entry_file, ConfigError):
+                of_entry.append(entry_file)
                 if len(of_entry) > _MOST_FAULTS:
                     message = f"expected files that can be sent, more than {_MOST_FAULTS} of {entry} cannot"
                     of_entry[-1] = ConfigError(message, where=place, hint="list a folder of programs only")
                     break
                 continue
-            name, path = found
+            name, path = entry_file
             try:
                 bytes_left -= path.stat().st_size
                 if bytes_left < 0 or len(files) == _MOST_FILES:
@@ -164,9 +164,9 @@ def imported_files(script: Path) -> list[str]:
         except (SyntaxError, ValueError):
             continue
         for name in _imports(tree):
-            found = f"{name}.py" if (script.parent / f"{name}.py").is_file() else f"{name}/"
-            if found not in entries and (script.parent / found).exists():
-                entries.append(found)
+            sibling = f"{name}.py" if (script.parent / f"{name}.py").is_file() else f"{name}/"
+            if sibling not in entries and (script.parent / sibling).exists():
+                entries.append(sibling)
     return entries
 
 

@@ -38,12 +38,12 @@ def _rule(rule: RuleEntry) -> Iterator[Fault]:
     usable = True
     for path, pattern, known in patterns:
         try:
-            found = compiled("", pattern, known).pattern.groupindex
+            named = compiled("", pattern, known).pattern.groupindex
         except ConfigError as error:
             usable = False
             yield path, error.message, error.hint
             continue
-        groups |= set(found) if path[0] != "size_lines" else set()
+        groups |= set(named) if path[0] != "size_lines" else set()
     by = [rule.by] if isinstance(rule.by, str) else rule.by
     yield from _groups(rule, by, groups if usable else None)
     if set(by) <= {*CLOCKS, *RATES}:

@@ -147,7 +147,7 @@ def _check_requirements(framework: Framework, host: Host) -> None:
 def _check_launch_style(framework: Framework, launch: str, container: Container) -> None:
     if launch == "first_node":
         message = f"expected no container for {framework.name}, whose launcher starts processes on other nodes, outside of it"
-        hint = f"got {container.what}; run it on the hosts with --container none"
+        hint = f"got {container.description}; run it on the hosts with --container none"
         raise ConfigError(message, where="container", hint=hint)
 
 

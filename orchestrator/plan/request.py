@@ -83,7 +83,7 @@ class Request:
     def framework_names(self, default: Callable[[], str]) -> tuple[str, ...]:
         """Return the frameworks of its configurations; first the one of those that name none, which may be the default."""
         file = self.run_file
-        listed = [one["framework"] for alternatives in file.lists for one in alternatives if "framework" in one]
+        listed = [choice["framework"] for alternatives in file.lists for choice in alternatives if "framework" in choice]
         alone = [file.single["framework"]] if "framework" in file.single else []
         included = [entry["framework"] for entry in file.include if "framework" in entry]
         return tuple(dict.fromkeys([*(self.frameworks or alone or listed or [default()]), *included]))
@@ -243,7 +243,7 @@ def _configurations(request: Request, folders: Sequence[FrameworkFolder], hosts:
     file = request.run_file
     commanded = {name: value for name, value in request.single.items() if value is not None}
     given, lists = _axes(request, folders[0], hosts)
-    entries = [one for alternatives in (*given, *lists) for one in alternatives]
+    entries = [choices for alternatives in (*given, *lists) for choices in alternatives]
     values = [item for choices in (*entries, *file.include, file.single, commanded) for item in choices.items()]
     check_values(values, folders, device_of(hosts), file.places)
     combinations = combined(lists, given, file.include, file.exclude)
@@ -279,7 +279,7 @@ def _axes(request: Request, folder: FrameworkFolder, hosts: Sequence[Host]) -> t
 
 
 def _values_of(name: str, file: RunFile) -> tuple[int, ...]:
-    listed = [one[name] for alternatives in file.lists for one in alternatives if name in one]
+    listed = [choice[name] for alternatives in file.lists for choice in alternatives if name in choice]
     return tuple(listed or ([file.single[name]] if name in file.single else []))
 
 

@@ -80,21 +80,21 @@ class RunFile:
 
     def chooses(self, name: str) -> bool:
         """Return True if the file chooses a value of this name, with ``nodes`` also by a ladder."""
-        listed = {each for alternatives in self.lists for one in alternatives for each in one}
+        listed = {key for alternatives in self.lists for choices in alternatives for key in choices}
         is_own = name == "repeats" and self.repeats is not None or name == "nodes" and self.ladder
         return is_own or name in self.single or name in listed
 
     def completed(self, values: Mapping[str, tuple[Any, str]]) -> RunFile:
         """Return the file with further choices: (value, its place) of ``repeats`` and names of `single`; a tuple is a list."""
         choices = {name: value for name, (value, _) in values.items() if name != "repeats"}
-        lists = [tuple({name: each} for each in value) for name, value in choices.items() if isinstance(value, tuple)]
-        each = [(name, one) for name, value in choices.items() for one in (value if isinstance(value, tuple) else (value,))]
+        lists = [tuple({name: item} for item in value) for name, value in choices.items() if isinstance(value, tuple)]
+        pairs = [(name, item) for name, value in choices.items() for item in (value if isinstance(value, tuple) else (value,))]
         return replace(
             self,
             single={**self.single, **{name: value for name, value in choices.items() if not isinstance(value, tuple)}},
             lists=(*self.lists, *lists),
             repeats=self.repeats if "repeats" not in values else values["repeats"][0],
-            places={**self.places, **{(name, one): values[name][1] for name, one in each}},
+            places={**self.places, **{(name, item): values[name][1] for name, item in pairs}},
         )
 
 
@@ -238,7 +238,7 @@ class _Reader:
                 hint = f"the file's lists: {', '.join(listed) or 'none'}{nearest(name, listed)}"
                 self._fault((*path, *name.split(".", 1)), f"expected a name that has a list in this file, got {name}", hint)
             elif listed[name] and value not in listed[name]:
-                values = sorted("null" if each is None else str(each) for each in listed[name])
+                values = sorted("null" if listed_value is None else str(listed_value) for listed_value in listed[name])
                 got = "null" if value is None else repr(value)
                 message = f"expected a value of the list of {name}, {', '.join(values)}, got {got}"
                 self._fault((*path, *name.split(".", 1)), message, nearest(str(value), values).removeprefix("; "))
@@ -273,6 +273,6 @@ class _Reader:
 
 def _values_of(lists: list[Axis]) -> dict[str, set[Any]]:
     values: dict[str, set[Any]] = {}
-    for name, value in (item for alternatives in lists for one in alternatives for item in one.items()):
+    for name, value in (item for alternatives in lists for choices in alternatives for item in choices.items()):
         values.setdefault(name, set()).add(value)
     return values

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
-from orchestrator.inventory.values import KeyPath, Where, found, unknown_key
+from orchestrator.inventory.values import KeyPath, Where, shown_value, unknown_key
 from orchestrator.plan import schema
 from orchestrator.plan.published_schema import PublishedEntry, RuleEntry, WindowEntry, published_entry
 
@@ -56,7 +56,7 @@ def described(error: Mapping[str, Any], where: Where, model_at: Callable[[KeyPat
         hint = "write it without quotes and leading zeros"
     if expected == "text" and hint and not isinstance(value, int | float):
         hint = ""
-    return ConfigError(f"expected {expected}, got {found(value)}", where=where(path), hint=hint)
+    return ConfigError(f"expected {expected}, got {shown_value(value)}", where=where(path), hint=hint)
 
 
 def _unknown(path: KeyPath, where: str, model_at: Callable[[KeyPath], Any]) -> ConfigError:

@@ -123,8 +123,8 @@ class Skipped:
 def skipped_words(skipped: Iterable[Skipped]) -> list[str]:
     """Return one text for each reason, with the first configurations that it concerns, and how many more there are."""
     by_reason: dict[str, list[str]] = {}
-    for one in skipped:
-        by_reason.setdefault(one.reason, []).append(str(one))
+    for configuration in skipped:
+        by_reason.setdefault(configuration.reason, []).append(str(configuration))
     texts = []
     for reason, names in by_reason.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

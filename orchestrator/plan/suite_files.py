@@ -18,11 +18,11 @@ __all__ = ["open_references", "open_suite", "suites"]
 
 def suites(bases: Sequence[Path] = ()) -> dict[str, Path]:
     """Return the file of every suite by name. Those in ``bases`` take precedence over orch's own, the first over the others."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for base in (*bases, shipped("suites")):
         for path in sorted(base.glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return found
+            files.setdefault(path.stem, path)
+    return files
 
 
 def open_suite(name: str, bases: Sequence[Path] = ()) -> Document:

@@ -30,7 +30,7 @@ from orchestrator.analysis.published.tables import (
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import nearest
 from orchestrator.inventory.fields import takes
-from orchestrator.inventory.values import KeyPath, found, shown_key
+from orchestrator.inventory.values import KeyPath, shown_key, shown_value
 from orchestrator.plan.schema_faults import described, key_path
 
 __all__ = ["SCHEMA", "json_schema", "parse"]
@@ -159,7 +159,7 @@ def parse(value: Any, framework: str, where: str, line_of: Callable[[KeyPath], i
         return ": ".join(part for part in (f"{where}:{line}" if line else where, key) if part)
 
     if not isinstance(value, dict):
-        message = f"expected a mapping with schema, source and tables, got {found(value)}"
+        message = f"expected a mapping with schema, source and tables, got {shown_value(value)}"
         raise Faults([ConfigError(message, where=place(()))])
     try:
         file = PublishedTables.model_validate(value)
