@@ -56,8 +56,8 @@ def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     images = {host: container_digest(values) for host, values in facts.items() if container_digest(values)}
     hint = "copy one image to every node, for example with docker save and docker load"
     for first, host in _others(images):
-        found = f"image {images[host][7:19]}"
-        checks.append(failed(host, "container", found, f"image {images[first][7:19]} as on {first}", hint))
+        image = f"image {images[host][7:19]}"
+        checks.append(failed(host, "container", image, f"image {images[first][7:19]} as on {first}", hint))
     data_sets = {host: data_set_digest(values) for host, values in facts.items() if values.get("data_dir")}
     if any(values.get("data_made") for values in facts.values()):
         hint = "copy one version to every node, or delete these and let orch dataset make write them again"

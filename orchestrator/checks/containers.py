@@ -39,8 +39,8 @@ def _started(host: Host, container: Mapping[str, Any]) -> Check | None:
         return failed(host.name, "container", "no writable work directory inside", "the work directory of the host", hint)
     if not container.get("same_user", True):
         hint = "set user: login, and start a container that is to run already with the user of the login"
-        found = f"files made inside belong to user {container.get('owner')}"
-        return failed(host.name, "container", found, "the user of the login, who reads and removes them", hint)
+        owner = f"files made inside belong to user {container.get('owner')}"
+        return failed(host.name, "container", owner, "the user of the login, who reads and removes them", hint)
     return None
 
 
@@ -71,8 +71,8 @@ def _leftovers(host: Host, container: Mapping[str, Any], left: Sequence[Sequence
     """Return a check of containers with the label of a run: failed if one still runs, as it holds what it was given."""
     if not left:
         return []
-    found = ", ".join(f"{name} ({state})" for name, state in left)
+    listed = ", ".join(f"{name} ({state})" for name, state in left)
     engine = container.get("engine")
     hint = f"orch cancel ends what a run has left; else {engine} rm -f {' '.join(str(name) for name, _ in left)}"
     verdict = failed if any(str(state).lower().startswith(("running", "up", "paused")) for _, state in left) else warning
-    return [verdict(host.name, "leftovers", found, "no containers of earlier runs", hint)]
+    return [verdict(host.name, "leftovers", listed, "no containers of earlier runs", hint)]

@@ -53,11 +53,11 @@ def _unmet_row(host: str, key: str, expected: Any, row: _Expectation, facts: Map
     odd = [value for value in values if value is None or not row.fits(value, expected)]
     if values and not odd:
         return None
-    found = ", ".join(dict.fromkeys("unknown" if value is None else _shown(value, row.unit) for value in odd)) or "nothing"
+    got = ", ".join(dict.fromkeys("unknown" if value is None else _shown(value, row.unit) for value in odd)) or "nothing"
     requirement = _shown(expected, row.unit)
     if row.least and expected != "unlimited":
         requirement += " or more"
-    return failed(host, "expect", f"{key} {found}", f"{key} {requirement}", _HINT.format(key=key))
+    return failed(host, "expect", f"{key} {got}", f"{key} {requirement}", _HINT.format(key=key))
 
 
 def _shown(value: Any, unit: str) -> str:
@@ -89,8 +89,8 @@ def _infiniband(host: str, expected: Mapping[str, Any], facts: Mapping[str, Any]
         requirement += f" of {layer}"
     odd = [port for port in ports if port not in fit]
     rest = ", ".join(f"{port['device']} {port['state']} at {port['rate_gbit'] or 0:g} Gb/s" for port in odd[:8])
-    found = f"{len(fit)} such, and {rest}" if rest else f"{len(fit)} such"
-    return failed(host, "expect", f"infiniband {found}", f"infiniband {requirement}", _HINT.format(key="infiniband"))
+    got = f"{len(fit)} such, and {rest}" if rest else f"{len(fit)} such"
+    return failed(host, "expect", f"infiniband {got}", f"infiniband {requirement}", _HINT.format(key="infiniband"))
 
 
 def _of_gpus(*names: str) -> Callable[[Mapping[str, Any]], list[Any]]:

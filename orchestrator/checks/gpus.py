@@ -274,8 +274,8 @@ def _cuda(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
         return warning(
             host, "cuda", f"the driver's CUDA is {supported}, the framework's {built}", f"a driver for CUDA {built}", hint
         )
-    found = f"the driver's {supported}"
-    return ok(host, "cuda", f"{found}, the framework's {built}" if built else found)
+    of_driver = f"the driver's {supported}"
+    return ok(host, "cuda", f"{of_driver}, the framework's {built}" if built else of_driver)
 
 
 _CONDITIONS = (_idle, _cuda, _ecc, _xid, _clocks, _modes, _pcie, _fabric, _links)

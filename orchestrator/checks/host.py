@@ -81,8 +81,8 @@ def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None
         if str(versions["error"]).startswith("setup:"):
             hint = "correct setup: of the folder, or vars.setup of this host in the inventory"
         return failed(host.name, framework.name, str(versions["error"]), f"the probe of {framework.name} to run", hint)
-    found = ", ".join(f"{k} {v}" for k, v in versions.items() if v is not None)
-    return ok(host.name, framework.name, found if facts.get("imported", True) else f"{found}, not started")
+    shown = ", ".join(f"{k} {v}" for k, v in versions.items() if v is not None)
+    return ok(host.name, framework.name, shown if facts.get("imported", True) else f"{shown}, not started")
 
 
 def _references(host: Host) -> Check | None:
@@ -114,14 +114,14 @@ def _disk(host: Host, facts: Mapping[str, Any]) -> Check:
         hint = "free or remount this disk, or set vars.workdir of this host to another one"
         return failed(host.name, "disk", f"{facts['workdir']}: {error}", "a writable work directory", hint)
     free = int(facts["disk_free_bytes"])
-    found = f"{_size(free)} free in {facts['workdir']}"
+    space = f"{_size(free)} free in {facts['workdir']}"
     inodes = facts.get("disk_free_inodes")
     if isinstance(inodes, int) and inodes < _LEAST_INODES:
         hint = "delete files on this disk, or set vars.workdir to another one"
         return failed(host.name, "disk", f"{inodes} free inodes in {facts['workdir']}", f"{_LEAST_INODES} free inodes", hint)
     if free >= _LEAST_DISK:
-        return ok(host.name, "disk", found)
-    return failed(host.name, "disk", found, f"{_size(_LEAST_DISK)}", "free some space, or set vars.workdir to another disk")
+        return ok(host.name, "disk", space)
+    return failed(host.name, "disk", space, f"{_size(_LEAST_DISK)}", "free some space, or set vars.workdir to another disk")
 
 
 def _size(size_bytes: int) -> str:
@@ -143,8 +143,8 @@ def _limits(host: Host, facts: Mapping[str, Any]) -> Check | None:
         )
     low = {name: least for name, least in _LEAST_OF.items() if limit_of.get(name) is not None and limit_of[name] < least}
     if low:
-        found, expected = (", ".join(f"{name} {of[name]}" for name in low) for of in (words, low))
-        return warning(host.name, "limits", found, f"{expected} or more", hint)
+        got, expected = (", ".join(f"{name} {of[name]}" for name in low) for of in (words, low))
+        return warning(host.name, "limits", got, f"{expected} or more", hint)
     return ok(host.name, "limits", ", ".join(f"{name} {value}" for name, value in words.items()))
 
 
@@ -176,16 +176,16 @@ def _clock(host: Host, facts: Mapping[str, Any]) -> Check | None:
     off_s = facts.get("clock_off_s", 0)
     if abs(off_s) < _CLOCK_OFF_S:
         return None
-    found = f"{abs(off_s)} s {'ahead' if off_s > 0 else 'behind'}"
+    offset = f"{abs(off_s)} s {'ahead' if off_s > 0 else 'behind'}"
     hint = "durations do not depend on it, times in logs do; see timedatectl on the node"
-    return warning(host.name, "clock", found, "the controller's clock", hint)
+    return warning(host.name, "clock", offset, "the controller's clock", hint)
 
 
 def _ports(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if not facts["ports_busy"]:
         return None
-    found = f"in use: {', '.join(map(str, facts['ports_busy']))}"
-    return failed(host.name, "port", found, "free", "stop the process that listens there, or let orch choose another port")
+    busy = f"in use: {', '.join(map(str, facts['ports_busy']))}"
+    return failed(host.name, "port", busy, "free", "stop the process that listens there, or let orch choose another port")
 
 
 def _data(host: Host, facts: Mapping[str, Any]) -> Check | None:

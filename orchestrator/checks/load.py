@@ -53,9 +53,9 @@ def load_checks(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     checks = []
     for host, (used, count) in busy_with_others(loads).items():
         if used >= WORTH * count:
-            found = f"other processes use {used:.1f} of {count} processors"
+            usage = f"other processes use {used:.1f} of {count} processors"
             hint = "see top on the node; a number measured while other work runs means little"
-            checks.append(warning(host, "load", found, "idle processors", hint))
+            checks.append(warning(host, "load", usage, "idle processors", hint))
         else:
             checks.append(ok(host, "load", f"{count} processors, less than a tenth in use"))
     return checks

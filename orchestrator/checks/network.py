@@ -44,10 +44,10 @@ def _interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if not state:
         hint = "see ip -brief link on the node, and correct vars.interface"
         return failed(host.name, "interface", f"no {name}", f"{name} up", hint)
-    found = f"{name} {state['state']}, {_state(state)}"
+    shown = f"{name} {state['state']}, {_state(state)}"
     if state["state"] in ("up", "unknown"):
-        return ok(host.name, "interface", found)
-    return failed(host.name, "interface", found, f"{name} up", "bring it up")
+        return ok(host.name, "interface", shown)
+    return failed(host.name, "interface", shown, f"{name} up", "bring it up")
 
 
 def _found_interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
@@ -68,12 +68,12 @@ def _route(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if not route:
         hint = "every node must resolve and reach the address of the first host in the inventory; see ip route on the node"
         return failed(host.name, "route", "no route to the master's address", "a route", hint)
-    found = f"to the master through {route['interface']}, {_state(route)}"
+    way = f"to the master through {route['interface']}, {_state(route)}"
     differs = interface and interface != route["interface"] and not route.get("local")
     if differs and (facts.get("interface") or {}).get("kind") != _INFINIBAND:
         hint = "correct vars.interface, or use addresses in the network of the training traffic for the hosts"
-        return warning(host.name, "route", found, f"through {interface}, as vars.interface sets", hint)
-    return ok(host.name, "route", found)
+        return warning(host.name, "route", way, f"through {interface}, as vars.interface sets", hint)
+    return ok(host.name, "route", way)
 
 
 def _hostname(host: Host, facts: Mapping[str, Any]) -> Check | None:
@@ -105,7 +105,7 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
         return None
     active = [port for port in ports if port["state"] == "ACTIVE"]
     kinds = Counter(f"{_layer(port)} at {number(port['rate_gbit']):g} Gb/s" for port in active)
-    found = f"{len(active)} of {len(ports)} ports active" + "".join(
+    counted = f"{len(active)} of {len(ports)} ports active" + "".join(
         f", {count} {kind}" for kind, count in sorted(kinds.items())
     )
     waiting = [f"{_name(port)} {port['state']}, {port['physical']}" for port in ports if port["state"] in ("INIT", "ARMED")]
@@ -131,7 +131,7 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
         hint = "give its interface an address, and see show_gids on the node; NCCL_IB_GID_INDEX must name a RoCE v2 entry"
         return warning(host.name, "infiniband", f"no RoCE v2 GID on {', '.join(bare)}", "one on each port", hint)
     gids = sorted({str(port["ipv4_gid"]) for port in active if port.get("ipv4_gid") is not None})
-    return ok(host.name, "infiniband", f"{found}, RoCE v2 for IPv4 at GID {' or '.join(gids)}" if gids else found)
+    return ok(host.name, "infiniband", f"{counted}, RoCE v2 for IPv4 at GID {' or '.join(gids)}" if gids else counted)
 
 
 def _layer(port: Mapping[str, Any]) -> str:

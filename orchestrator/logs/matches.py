@@ -91,10 +91,10 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
     rest = "\n".join(tags.without(unmatched.get(number, "")) for number in range(1, len(lines) + 1))
     groups = {metric.group for metric in grammar.metrics}
     pieces = [(number, line, piece) for number, line in enumerate(lines, start=1) for _, piece in tags.pieces(line)]
-    found = [_of_pattern(key, reader, pieces, rest, groups, grammar.numbers) for key, reader in readers.items()]
+    of_patterns = [_of_pattern(key, reader, pieces, rest, groups, grammar.numbers) for key, reader in readers.items()]
     parsed = parse(data, grammar)
     metrics = tuple(_of_metric(metric, parsed.readings, grammar.numbers) for metric in grammar.metrics)
-    return LogMatches(len(lines), tuple(found), metrics, tuple(left[:_MOST_SHOWN]), len(left), parsed)
+    return LogMatches(len(lines), tuple(of_patterns), metrics, tuple(left[:_MOST_SHOWN]), len(left), parsed)
 
 
 def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]], form: NumberForm) -> MetricMatches:

@@ -128,8 +128,8 @@ def _sealable(bench: Sealable, target: Path, where: str) -> list[str]:
     benches = _benches(bench)
     if who := next(filter(None, map(holder, [bench, *benches])), None):
         hint = "wait until it has finished, or stop it with orch cancel"
-        what = "bench" if isinstance(bench, BenchDir) else "acceptance"
-        raise RunError(f"a controller is running this {what}: {who}", kind="run_in_use", where=where, hint=hint)
+        noun = "bench" if isinstance(bench, BenchDir) else "acceptance"
+        raise RunError(f"a controller is running this {noun}: {who}", kind="run_in_use", where=where, hint=hint)
     is_own = isinstance(bench, AcceptanceDir) and target.resolve() == bench.path.resolve() / f"{CERTIFICATE}.tar"
     if target.resolve().is_relative_to(bench.path.resolve()) and not is_own:
         raise ConfigError("expected a path outside the bench", kind="unsafe_path", where=str(target), hint="give --output")

@@ -220,7 +220,7 @@ def cells(value: Any) -> tuple[RunSpec, ...]:
 
 def skipped(value: Any) -> tuple[Skipped, ...]:
     """Return the configurations that a bench skips."""
-    return tuple(_skipped(_object(one)) for one in value)
+    return tuple(_skipped(_object(entry)) for entry in value)
 
 
 def _skipped(written: Mapping[str, Any]) -> Skipped:

@@ -110,7 +110,7 @@ class BenchRecord:
         if self.label:
             content["label"] = self.label
         if self.skipped:
-            content["skipped"] = [asdict(one) for one in self.skipped]
+            content["skipped"] = [asdict(configuration) for configuration in self.skipped]
         if self.devices:
             content["devices"] = dict(self.devices)
         if self.replaced:

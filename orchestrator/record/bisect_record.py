@@ -74,9 +74,11 @@ def bisect(value: Any) -> BisectRecord:
         before=_side(value["before"]),
         after=_side(value["after"]),
         key=key,
-        differences=tuple(_difference(one) for one in value["differences"]),
-        fixed=tuple(Fixed(*(parts.text(one[name]) for name in ("name", "before", "after", "why"))) for one in value["fixed"]),
-        rungs=tuple(parts.rung(one) for one in value["rungs"]),
+        differences=tuple(_difference(entry) for entry in value["differences"]),
+        fixed=tuple(
+            Fixed(*(parts.text(entry[name]) for name in ("name", "before", "after", "why"))) for entry in value["fixed"]
+        ),
+        rungs=tuple(parts.rung(entry) for entry in value["rungs"]),
         **words,
     )
 

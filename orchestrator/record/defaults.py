@@ -87,17 +87,17 @@ def defaults(root: Path, environment: Mapping[str, str]) -> dict[str, Default]:
     home = environment.get("HOME", "")
     base = environment.get("XDG_CONFIG_HOME", "")
     users = Path(base) if base.startswith("/") else Path(home, ".config") if home else None
-    found: dict[str, Default] = {}
+    by_key: dict[str, Default] = {}
     if users:
         path = users / "orch" / "config.yaml"
         shown = f"~/{path.relative_to(home)}" if home and path.is_relative_to(home) else str(path)
-        found |= _in_file(path, shown)
-    return found | _in_file(root / PROJECT_FILE, PROJECT_FILE)
+        by_key |= _in_file(path, shown)
+    return by_key | _in_file(root / PROJECT_FILE, PROJECT_FILE)
 
 
-def choices(found: Mapping[str, Default]) -> dict[str, tuple[Any, str, str]]:
+def choices(by_key: Mapping[str, Default]) -> dict[str, tuple[Any, str, str]]:
     """Return (value, file, place) of the defaults that a run file may have too, by its names."""
-    of_run_files = {name: found[key] for key, name in CHOICES.items() if key in found}
+    of_run_files = {name: by_key[key] for key, name in CHOICES.items() if key in by_key}
     return {name: (default.value, default.origin, default.where) for name, default in of_run_files.items()}
 
 
@@ -110,19 +110,19 @@ def _in_file(path: Path, shown: str) -> dict[str, Default]:
     content = document.value
     if not isinstance(content, dict):
         raise ConfigError("expected a mapping of options", where=str(path), hint=f"valid keys: schema, {', '.join(KEYS)}")
-    found, faults = {}, []
+    by_key, faults = {}, []
     for key, value in content.items():
         where = f"{path}:{document.line((key,))}: {key}"
         try:
             if key == "schema" and value != _SCHEMA:
                 raise ConfigError(f"expected {_SCHEMA}, got {value!r}", where=where)
             if key != "schema":
-                found[key] = Default(_placed(key, value_of(key, value, where), path.parent), shown, where)
+                by_key[key] = Default(_placed(key, value_of(key, value, where), path.parent), shown, where)
         except ConfigError as error:
             faults.append(error)
     if faults:
         raise faults[0] if len(faults) == 1 else Faults(faults)
-    return found
+    return by_key
 
 
 def value_of(key: str, value: Any, where: str) -> Any:
@@ -134,7 +134,7 @@ def value_of(key: str, value: Any, where: str) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind == "flag" and isinstance(value, bool) or kind == "text" and isinstance(value, str) and value:
         return value
-    if kind == "folders" and listed and all(isinstance(each, str) and each for each in listed):
+    if kind == "folders" and listed and all(isinstance(item, str) and item for item in listed):
         return tuple(listed)
     if kind == "numbers" and listed and all(map(_is_count, listed)):
         return tuple(listed)
@@ -164,7 +164,7 @@ def _placed(key: str, value: Any, folder: Path) -> Any:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of both files."""
-    keys = {key: {"description": each.description, **_EXPECTED[each.kind][1]} for key, each in KEYS.items()}
+    keys = {key: {"description": option.description, **_EXPECTED[option.kind][1]} for key, option in KEYS.items()}
     return {
         "title": "orch.yaml and ~/.config/orch/config.yaml",
         "type": "object",

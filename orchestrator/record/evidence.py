@@ -140,14 +140,14 @@ def _forget(data: bytes | mmap) -> Callable[[], None]:
     return (lambda: data.madvise(MADV_DONTNEED)) if isinstance(data, mmap) else lambda: None
 
 
-def deadline(what: str, data: bytes | mmap) -> Callable[[], None]:
+def deadline(log: str, data: bytes | mmap) -> Callable[[], None]:
     """Return a function for a parser to call between blocks: it raises DataError after 60 s and releases memory."""
     end, done = time.monotonic() + _PARSE_SECONDS, _forget(data)
 
     def check() -> None:
         done()
         if time.monotonic() > end:
-            raise invalid(f"parsing {what} took more than {_PARSE_SECONDS:g} s")
+            raise invalid(f"parsing {log} took more than {_PARSE_SECONDS:g} s")
 
     return check
 

@@ -79,9 +79,9 @@ def take(bench: BenchDir | AcceptanceDir) -> Ownership:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     if not _locked(handle):
         os.close(handle)
-        who, what = _read(path), "bench" if isinstance(bench, BenchDir) else "acceptance"
+        who, noun = _read(path), "bench" if isinstance(bench, BenchDir) else "acceptance"
         raise RunError(
-            f"another controller is running this {what}: {who or 'its record cannot be read'}",
+            f"another controller is running this {noun}: {who or 'its record cannot be read'}",
             kind="run_in_use",
             where=str(bench.path),
             hint="orch attach shows it; orch cancel stops it",

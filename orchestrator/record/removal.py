@@ -78,10 +78,10 @@ def contents_of(bench: BenchDir) -> Contents:
     label, runs, on_nodes = "", 0, {}
     with suppress(DataError):
         record = bench.record()
-        label, every = record.label, bench.runs(superseded=True)
-        runs = len(every)
+        label, all_runs = record.label, bench.runs(superseded=True)
+        runs = len(all_runs)
         pruned = pruned_hosts(bench.events())
-        for run in every:
+        for run in all_runs:
             with suppress(DataError):
                 manifest = read_manifest(run)
                 hosts = [host for host in manifest.hosts if host not in pruned.get(run.run_id, ())]

@@ -49,22 +49,22 @@ def signer(seal: str, signature: Path, allowed: Path) -> str:
 
     Raises DataError if there is none, and ConfigError for a missing file.
     """
-    for path, what in ((signature, "a signature"), (allowed, "a file of allowed signers")):
+    for path, content in ((signature, "a signature"), (allowed, "a file of allowed signers")):
         if not path.is_file():
-            raise ConfigError(f"expected {what}, found none", where=str(path))
+            raise ConfigError(f"expected {content}, found none", where=str(path))
     with TemporaryDirectory(prefix="orch-") as temporary:
         copy = Path(temporary) / "signature"  # ssh-keygen reads it twice; both times the same bytes
         copy.write_bytes(signature.read_bytes())
-        found = _keygen(["-Y", "find-principals", "-s", str(copy), "-f", str(allowed)], b"")
-        names = found.stdout.decode("utf-8", "backslashreplace").splitlines()
+        answer = _keygen(["-Y", "find-principals", "-s", str(copy), "-f", str(allowed)], b"")
+        names = answer.stdout.decode("utf-8", "backslashreplace").splitlines()
         # A principal that a line excludes is listed like the others, and would be taken for the name of somebody else.
-        for name in (name for name in names if not found.returncode and name[:1] != "!"):
+        for name in (name for name in names if not answer.returncode and name[:1] != "!"):
             argv = ["-Y", "verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(copy)]
             verified = _keygen(argv, f"{seal}\n".encode())
             if verified.returncode == 0:
                 return name
-            found = verified
-    message = f"expected a signature of seal {seal} by a signer in {allowed}, ssh-keygen says: {_said(found)}"
+            answer = verified
+    message = f"expected a signature of seal {seal} by a signer in {allowed}, ssh-keygen says: {_said(answer)}"
     raise DataError(message, kind="state_damaged", where=str(signature))
 
 

@@ -55,8 +55,8 @@ def submission(project: Project, bench_id: str) -> Submission | None:
 def submissions(project: Project) -> list[Submission]:
     """Return the jobs of all benches that have one, in the order of their names."""
     folder = project.root / ".orch" / "jobs"
-    found = [_read(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
-    return [one for one in found if one]
+    read_back = [_read(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
+    return [submission for submission in read_back if submission]
 
 
 def forget(project: Project, bench_id: str) -> None:
