@@ -35,8 +35,8 @@ def shared_cores(bound: Mapping[str, Sequence[Bound]]) -> list[str]:
     """Return a warning for each two ranks of a node that have CPUs in common though each should have cores of its own."""
     texts = []
     for host, ranks in bound.items():
-        for one, other in combinations([rank for rank in ranks if rank.binding == "cores"], 2):
-            if one.cpu_set & other.cpu_set:
-                pair = f"ranks {one.rank} and {other.rank} share CPUs {one.cpus} of {host}"
+        for first, second in combinations([rank for rank in ranks if rank.binding == "cores"], 2):
+            if first.cpu_set & second.cpu_set:
+                pair = f"ranks {first.rank} and {second.rank} share CPUs {first.cpus} of {host}"
                 texts.append(f"{pair}: fewer cores than ranks")
     return texts

@@ -48,10 +48,10 @@ def as_trained(spec: RunSpec, closing: Mapping[str, Any]) -> RunSpec:
     the values of its closing line. Raises ValueError, saying what was expected, if that has no such batch size."""
     if not (most := spec.step.batch_size_up_to):
         return spec
-    found = closing.get("batch_size")
-    if type(found) is not int or not 1 <= found <= most:
+    batch_size = closing.get("batch_size")
+    if type(batch_size) is not int or not 1 <= batch_size <= most:
         raise ValueError(f"a batch size from 1 to {most}")
-    return replace(spec, batch_size=found)
+    return replace(spec, batch_size=batch_size)
 
 
 def remarks(observed: Mapping[str, Any]) -> list[str]:

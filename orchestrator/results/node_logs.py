@@ -120,14 +120,14 @@ def _arrivals(data: bytes | mmap, growth: Sequence[tuple[float, int]], grammar: 
     """
     marks = growth[:-1]
     marks = [marks[len(marks) * number // _ARRIVALS] for number in range(_ARRIVALS)] if len(marks) > _ARRIVALS else marks
-    found = []
+    arrivals = []
     for seconds, size in marks:
         tail = data[max(0, size - _TAIL_BYTES) : size]
         # A step before the first line end may be cut at its start.
         steps = [sample.step for sample in parse(tail[tail.find(b"\n") + 1 if size > _TAIL_BYTES else 0 :], grammar).samples]
         if steps:
-            found.append((seconds, max(steps)))
-    return tuple(found)
+            arrivals.append((seconds, max(steps)))
+    return tuple(arrivals)
 
 
 def _parsed(

@@ -98,11 +98,11 @@ def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
 
 def _as_found(results: Sequence[RunResult]) -> list[RunResult]:
     """Return the results, those without a number beside the others of their configuration where runs find the batch size."""
-    found = [run.spec for run in results if run.is_good and run.spec and run.spec.step.batch_size_up_to]
+    specs = [run.spec for run in results if run.is_good and run.spec and run.spec.step.batch_size_up_to]
 
     def placed(run: RunResult) -> RunResult:
         spec = run.spec
-        alike = {other.batch_size: other for other in found if other and spec and other.is_run_of(spec)}
+        alike = {other.batch_size: other for other in specs if other and spec and other.is_run_of(spec)}
         return replace(run, spec=next(iter(alike.values()))) if len(alike) == 1 and not run.is_good else run
 
     return list(map(placed, results))

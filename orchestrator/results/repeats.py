@@ -82,8 +82,8 @@ def over_other_interfaces(runs: Sequence[RunResult]) -> list[str]:
     repeats: dict[str, dict[str, list[int]]] = {}
     for run in runs:
         for host, facts in run.facts.items() if run.spec and run.spec.nodes > 1 else ():
-            found = facts.get("interface") if isinstance(facts, Mapping) else None
-            name = str(found.get("name", "")) if isinstance(found, Mapping) else ""
+            interface = facts.get("interface") if isinstance(facts, Mapping) else None
+            name = str(interface.get("name", "")) if isinstance(interface, Mapping) else ""
             repeats.setdefault(host, {}).setdefault(f"over {name}" if name else "with none found", []).append(run.repeat)
     hosts: dict[str, list[str]] = {}
     for host, by_way in repeats.items():

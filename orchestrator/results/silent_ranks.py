@@ -60,11 +60,11 @@ def _uneven(log: str, got: set[int], expected: int, wrong: Sequence[int], window
     """Return the error of a log with ``got`` lines for the steps of ``wrong``; ``others`` logs have such steps too."""
     host, _, name = log.partition("/")
     lines = "a line" if expected == 1 else f"{expected} lines"
-    found = " or ".join(str(number or "none") for number in sorted(got))
+    counts = " or ".join(str(number or "none") for number in sorted(got))
     like = f"; {others} more log{'s are' if others > 1 else ' is'} like that" if others else ""
     return invalid(
         f"expected {lines} for each of the {len(window)} steps from {window[0]} to {window[-1]} that ranks printed, "
-        f"got {found} for {len(wrong)} of them, first for step {wrong[0]}{like}",
+        f"got {counts} for {len(wrong)} of them, first for step {wrong[0]}{like}",
         host,
         name,
         hint="a step was printed again" if min(got) > expected else "a rank stopped logging, or its lines are damaged",

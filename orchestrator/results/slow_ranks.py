@@ -106,9 +106,14 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
     )
     starved = _excesses([_shares_of_waiting(run.rank_parts) for run in used], hosts)
     longer = _named(slow, hosts)
-    named = [_computing(*found, hosts, used, working.get(found[0]), is_first=place == 0) for place, found in enumerate(longer)]
-    named += [_more_work(*found, hosts) for found in _named(working, hosts) if not _covered(found[0], longer, hosts)]
-    named += [_waiting(*found, hosts) for found in _named(starved, hosts)]
+    named = [
+        _computing(member, excess, hosts, used, working.get(member), is_first=place == 0)
+        for place, (member, excess) in enumerate(longer)
+    ]
+    named += [
+        _more_work(member, excess, hosts) for member, excess in _named(working, hosts) if not _covered(member, longer, hosts)
+    ]
+    named += [_waiting(member, excess, hosts) for member, excess in _named(starved, hosts)]
     by_rank = zip(*(run.rank_parts for run in used), strict=True)
     times = (_times(own, slow.get(rank), working.get(rank), starved.get(rank)) for rank, own in enumerate(by_rank))
     return Ranks(tuple(times), tuple(named))
@@ -170,18 +175,19 @@ def _node_apart(run: _Blocks, members: Collection[int]) -> list[float]:
     return [mean(values) - median(rest) for values, rest in zip(own, others, strict=True)]
 
 
-def _named(found: Mapping[_Member, Excess], hosts: Mapping[int, str]) -> list[tuple[_Member, Excess]]:
+def _named(excesses: Mapping[_Member, Excess], hosts: Mapping[int, str]) -> list[tuple[_Member, Excess]]:
     """Return the nodes and ranks that are certainly above the others and by what matters, the furthest first. A node with an
     excess of all its ranks stands for them."""
-    certain = {member for member, excess in found.items() if excess.low > 0 and excess.value >= WORTH and excess.in_all_runs}
+    certain = {member for member, excess in excesses.items() if excess.low > 0 and excess.value >= WORTH and excess.in_all_runs}
     nodes = [
         host
         for host in dict.fromkeys(hosts.values())
-        if host in certain and all(found[rank].value >= _EVEN * found[host].value for rank, own in hosts.items() if own == host)
+        if host in certain
+        and all(excesses[rank].value >= _EVEN * excesses[host].value for rank, own in hosts.items() if own == host)
     ]
     ranks = [rank for rank, host in hosts.items() if rank in certain and host not in nodes]
     members: list[_Member] = [*nodes, *ranks]
-    return sorted(((member, found[member]) for member in members), key=lambda named: -named[1].value)
+    return sorted(((member, excesses[member]) for member in members), key=lambda named: -named[1].value)
 
 
 def _as_fraction(excess: Excess) -> Excess:
@@ -246,16 +252,22 @@ def _share(excess: Excess) -> str:
 def _conditions(host: str, hosts: Collection[str], runs: Sequence[RunResult]) -> tuple[str, str]:
     """Return what slows a node, one of `SlowRank.cause`, and in words what is known of it. What all nodes have alike, as a
     power limit, slows none of them more than the others."""
-    found = conditions_against_others(host, [run.use for run in runs])
+    conditions = conditions_against_others(host, [run.use for run in runs])
     of_host = on_host(host, runs)
     lowered, loads = slowed_in(of_host), loaded_in(of_host)
-    known = [*found.by_others, *([] if found.by_others else loads), *lowered, *found.of_devices, *found.figures]
+    known = [
+        *conditions.by_others,
+        *([] if conditions.by_others else loads),
+        *lowered,
+        *conditions.of_devices,
+        *conditions.figures,
+    ]
     of_reasons = [{name: share.most for name, share in shares.items()} for run in runs for shares in run.slowed.values()]
-    if found.by_others or loads and any(_has_more(host, hosts, run.loaded) for run in runs):
+    if conditions.by_others or loads and any(_has_more(host, hosts, run.loaded) for run in runs):
         cause, words = "others", "others take from it: "
-    elif found.of_devices or any(_has_more(host, hosts, shares) for shares in of_reasons):
+    elif conditions.of_devices or any(_has_more(host, hosts, shares) for shares in of_reasons):
         cause, words = "device", "its own devices are slower: "
-    elif found.is_sampled:
+    elif conditions.is_sampled:
         cause, words = "unknown", "nothing that was sampled tells why" + (": " if known else "")
     else:
         cause, words = "", ""

@@ -107,11 +107,11 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     if twice:
         raise DataError(f"expected each run once, got {', '.join(sorted(twice))} again", kind="result_invalid")
     unknown = sorted(run.run_id for run in results if run.spec is None)
-    every = cells_of(results)
-    differing, typical = differing_names(every), _typical_repeats(every)
-    series = {id(cell): series_of(cell, differing) for cell in every}
-    sheets = [_sheet(cell, series[id(cell)], differing, typical) for cell in every if cell.measure.is_diagnosis]
-    cells = [cell for cell in every if not cell.measure.is_diagnosis]
+    all_cells = cells_of(results)
+    differing, typical = differing_names(all_cells), _typical_repeats(all_cells)
+    series = {id(cell): series_of(cell, differing) for cell in all_cells}
+    sheets = [_sheet(cell, series[id(cell)], differing, typical) for cell in all_cells if cell.measure.is_diagnosis]
+    cells = [cell for cell in all_cells if not cell.measure.is_diagnosis]
     families = _families(cells)
     bases = {id(cell): _baseline(cell, families[id(cell)]) for cell in cells}
     drifts = _drifts(cells)

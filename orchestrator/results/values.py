@@ -177,7 +177,8 @@ def _of_run(metric: Metric, sources: Mapping[str, _Source]) -> dict[str, _Source
             for key, numbers in other.numbers.items():
                 if source.numbers.get(key) != numbers:
                     got = " and ".join(
-                        f"{_shown(each.numbers.get(key))} in {place}" for place, each in ((name, source), (other_name, other))
+                        f"{_shown(of_log.numbers.get(key))} in {place}"
+                        for place, of_log in ((name, source), (other_name, other))
                     )
                     message = f"expected the same {metric.name}{_at(metric, key)} in all logs, got {got}"
                     hint = f"if each log is about a rank or a node, say scope: and across: under log.metrics.{metric.name}"

@@ -113,11 +113,11 @@ class _Times:
     base: float
     link_deviation: float
 
-    def of(self, one: int, other: int) -> Sequence[float]:
-        return self.logs[min(one, other), max(one, other)]
+    def of(self, node: int, other: int) -> Sequence[float]:
+        return self.logs[min(node, other), max(node, other)]
 
-    def over(self, one: int, other: int) -> float:
-        return self.centre[min(one, other), max(one, other)] - self.base
+    def over(self, node: int, other: int) -> float:
+        return self.centre[min(node, other), max(node, other)] - self.base
 
 
 def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Culprits:

@@ -78,9 +78,9 @@ def _link_words(link: Link, names: Mapping[int, str], ways: Mapping[Way, float])
     return f"link {a} to {b}: {link.slower:.1f}x slower than its nodes explain (95 %: {_reach(link)}){direction}"
 
 
-def _one_sided(one: float, other: float, first: str, second: str) -> str:
+def _one_sided(one_way: float, other_way: float, first: str, second: str) -> str:
     """Return ``first`` or ``second`` for the slow direction; empty unless the other deviates less than half as much."""
-    logs = math.log(one), math.log(other)
+    logs = math.log(one_way), math.log(other_way)
     if max(logs) <= math.log1p(MARGIN) or min(logs) > max(logs) / 2:
         return ""
     return first if logs[0] > logs[1] else second
@@ -124,7 +124,7 @@ def _link_grid(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
 def _matrix(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
     rates: dict[Way, float] = {pair: _rate(size, result.ordinary_s * times) for pair, times in result.relative.items()}
     order = sorted(names)
-    rows = tuple((names[one], *(rates.get((min(one, other), max(one, other))) for other in order)) for one in order)
+    rows = tuple((names[node], *(rates.get((min(node, other), max(node, other))) for other in order)) for node in order)
     return Grid("every pair, GB/s each way at once", ("node", *(names[node] for node in order)), rows)
 
 

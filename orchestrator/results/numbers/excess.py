@@ -56,7 +56,7 @@ def excesses(differences: Mapping[Member, Sequence[Sequence[float]]]) -> dict[Me
     between = {member: _scatter(of_runs) for member, of_runs in means.items()}
     typical_between = mean(list(between.values()))
     chance = 1 - (1 - CERTAIN) / (2 * len(differences))
-    found = {}
+    by_member = {}
     for member, of_runs in means.items():
         count = sum(map(len, differences[member]))
         freedom = count - runs
@@ -68,8 +68,8 @@ def excesses(differences: Mapping[Member, Sequence[Sequence[float]]]) -> dict[Me
             variance = max(typical_between, between[member]) / runs
             half = max(half, student(of_all, chance) * math.sqrt(variance))
         value, half = mean(of_runs), max(half, _ROUNDING)
-        found[member] = Excess(value, value - half, value + half, min(of_runs) > 0)
-    return found
+        by_member[member] = Excess(value, value - half, value + half, min(of_runs) > 0)
+    return by_member
 
 
 def _scatter(values: Sequence[float]) -> float:

@@ -111,7 +111,7 @@ def _judged(logs: Mapping[str, Sequence[float]], peers: Sequence[str], margin: f
     level = [median([logs[name][repeat] for name in peers]) for repeat in range(repeats)]
     over = {name: [log - usual for log, usual in zip(of_unit, level, strict=True)] for name, of_unit in logs.items()}
     effects = {name: median(of_unit) for name, of_unit in over.items()}
-    differences = [abs(one - other) for name in peers for one, other in combinations(over[name], 2)]
+    differences = [abs(effect - other) for name in peers for effect, other in combinations(over[name], 2)]
     noise = max(median(differences) / _OF_DIFFERENCES, _LEAST)
     of_noise = noise**2 / repeats * (_OF_MEDIAN if repeats > 2 else 1.0)
     centre = median([effects[name] for name in peers])

@@ -113,8 +113,8 @@ def _room_for_chance(cell: Measured, peer: Measured) -> float:
     slack. All repeats of one being faster is not enough: of two each, that happens by chance in one case of six."""
     if peer.ranks > 1:
         return SLACK
-    found = change_interval([speed / peer.ranks for speed in peer.speeds], [speed / cell.ranks for speed in cell.speeds])
-    return 0.0 if found and found.low > 1 else SLACK
+    interval = change_interval([speed / peer.ranks for speed in peer.speeds], [speed / cell.ranks for speed in cell.speeds])
+    return 0.0 if interval and interval.low > 1 else SLACK
 
 
 def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:

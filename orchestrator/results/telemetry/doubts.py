@@ -85,16 +85,16 @@ class _Doubt:
 
 def _doubts(uses: Sequence[RunUse | None]) -> list[_Doubt]:
     sampled = [use for use in uses if use]
-    found: dict[str, tuple[set[str], int]] = {}
+    by_text: dict[str, tuple[set[str], int]] = {}
     for use in sampled:
         of_run: dict[str, set[str]] = {}
         for node in use.nodes:
             for text in (*_strangers(node), *_failures(node)):
                 of_run.setdefault(text, set()).add(node.host)
         for text, hosts in of_run.items():
-            before, count = found.get(text, (set(), 0))
-            found[text] = before | hosts, count + 1
-    doubts = [_Doubt(f"{text} on {fold(sorted(hosts))}", frozenset(hosts), count) for text, (hosts, count) in found.items()]
+            before, count = by_text.get(text, (set(), 0))
+            by_text[text] = before | hosts, count + 1
+    doubts = [_Doubt(f"{text} on {fold(sorted(hosts))}", frozenset(hosts), count) for text, (hosts, count) in by_text.items()]
     return [*doubts, *_taken(sampled), *_less_power(sampled)]
 
 
@@ -158,13 +158,13 @@ def _less_power(uses: Sequence[RunUse]) -> list[_Doubt]:
         alike = len({gpu.name for node in use.nodes for gpu in node.gpus}) == 1
         for name, less in drawing_less({key: watts for key, watts in of_gpus.items() if watts} if alike else {}).items():
             gpus.setdefault(name, []).append(less)
-    found = [(f"the GPUs of {host} draw", host, cases) for host, cases in nodes.items()]
+    draws = [(f"the GPUs of {host} draw", host, cases) for host, cases in nodes.items()]
     for name, cases in gpus.items():
         place, _, host = name.partition("\0")
         if host not in nodes:
-            found.append((f"GPU {place} of {host} draws", host, cases))
+            draws.append((f"GPU {place} of {host} draws", host, cases))
     doubts = []
-    for words, host, cases in found[:_SHOWN]:
+    for words, host, cases in draws[:_SHOWN]:
         worst = min(cases, key=lambda less: less.watts / less.usual)
         share = f"{1 - worst.watts / worst.usual:.0%} less than the others"
         text = f"{words} {share}: {worst.watts:.0f} W, they {worst.usual:.0f} W"
