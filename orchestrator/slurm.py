@@ -106,8 +106,8 @@ def parse(text: str) -> Job:
         fields.setdefault(name, "" if value in ("(null)", "N/A") else value)
         if name == "Nodes":  # one for each set of nodes that have the same devices
             fields["Nodes"] = value
-        if name == "GRES" and (found := _devices(value)):
-            devices.append((fields["Nodes"], *found))
+        if name == "GRES" and (of_node := _devices(value)):
+            devices.append((fields["Nodes"], *of_node))
     if "JobId" not in fields or "JobState" not in fields:
         raise RunError(f"expected the record of a job, got {text[:200]!r}", kind="result_invalid", where="scontrol show job")
     per_node = fields.get("NtasksPerN:B:S:C", "0").split(":")[0]

@@ -160,7 +160,7 @@ def prepare(
     given = {name: value for name, value in others.items() if value is not None}
     sets, variables = _assignments(options or {}), _assignments(env or {})
     of_project = project_of(project)
-    found = of_project.defaults(os.environ)
+    defaults = of_project.defaults(os.environ)
     bases = of_project.template_folders([Path(path) for path in _listed(templates)], os.environ)
     request = request_of(
         model,
@@ -168,13 +168,13 @@ def prepare(
         sets=sets,
         env=variables,
         run_file=yamlfile.load(Path(file)) if file else None,
-        defaults=choices(found),
+        defaults=choices(defaults),
         **texts,
-        **{**{name: _as_option(name, found[name]) for name in _DEFAULTS if name in found}, **given},
+        **{**{name: _as_option(name, defaults[name]) for name in _DEFAULTS if name in defaults}, **given},
     )
     folders = [open_framework(name, bases) for name in request.framework_names(lambda: framework_for(model, bases))]
     check_measures(request, [folder.framework for folder in folders])
-    left_out = exclude if exclude is not None else found["exclude"].value if "exclude" in found else ""
+    left_out = exclude if exclude is not None else defaults["exclude"].value if "exclude" in defaults else ""
     selected = select(of_project, str(hosts), left_out, say=_log.info)
     selection = without_suspects(selected, say=_log.warning)
     decided = prepared(request, folders, selection, bench_id=new_bench_id(), seed=new_seed(), say=_log.warning)
@@ -182,8 +182,8 @@ def prepare(
         _log.warning(text)
     named = {"hosts": str(hosts), "exclude": exclude, "file": file, "templates": templates, "set": sets, "env": variables}
     command = ("orch", "bench", model, *_words({**named, **texts, **single, **given, "strict": given.get("strict") or None}))
-    keep_going, accept_new = (bool(name in found and found[name].value) for name in ("keep_going", "accept_new"))
-    return Plan(command, limits or _limits(found), keep_going, accept_new, decided, selection, bases)
+    keep_going, accept_new = (bool(name in defaults and defaults[name].value) for name in ("keep_going", "accept_new"))
+    return Plan(command, limits or _limits(defaults), keep_going, accept_new, decided, selection, bases)
 
 
 def run(
@@ -274,17 +274,17 @@ def _reports(redaction: Redaction) -> Iterator[None]:
         logger.propagate = before
 
 
-def _limits(found: Mapping[str, Default]) -> Limits:
+def _limits(defaults: Mapping[str, Default]) -> Limits:
     """Return the limits of a bench with the defaults that files set."""
     names = {
         "lease": "lease_s", "stop_grace": "grace_s", "first_line_timeout": "first_line_s", "stall_timeout": "stall_s",
         "wait_limit": "wait_s",
     }  # fmt: skip
-    values = {attribute: found[key].value for key, attribute in names.items() if key in found}
-    if "wait" in found and found["wait"].value:
+    values = {attribute: defaults[key].value for key, attribute in names.items() if key in defaults}
+    if "wait" in defaults and defaults["wait"].value:
         values.setdefault("wait_s", MOST_S)
-    if "output_limit" in found:
-        values["output_bytes"] = found["output_limit"].value << 20
+    if "output_limit" in defaults:
+        values["output_bytes"] = defaults["output_limit"].value << 20
     return Limits(**values)
 
 

@@ -222,12 +222,12 @@ def _words(errors: Sequence[OrchError]) -> str:
 
 def earlier_of(runs: Path, suite: str, hosts: Sequence[Host]) -> dict[str, Any]:
     """Return id and values of the last acceptance of these hosts with this suite that passed; nothing without one."""
-    wanted = {host.name: host.address for host in hosts}
+    addresses = {host.name: host.address for host in hosts}
     for folder in acceptances(runs):
         try:
             content = json.loads((folder.path / f"{CERTIFICATE}.json").read_text(encoding="utf-8"))
             known = {node["host"]: node["address"] for node in content["nodes"]}
-            if content["verdict"] == "pass" and content["suite"] == suite and known == wanted:
+            if content["verdict"] == "pass" and content["suite"] == suite and known == addresses:
                 return dict(earlier_values({"id": content["acceptance_id"], "measured": content["measured"]}))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # it has no certificate, or none of this version

@@ -133,8 +133,8 @@ def _command(result: Tuned, files: list[Path], record: BenchRecord) -> list[str]
             words += ["--hosts", os.path.relpath(path)]
     if record.job and record.planned_with:
         hosts = record.planned_with.hosts
-        wanted = JobWanted(record.job).on(fold(hosts), len(hosts))
-        words += ["--slurm", ",".join(option.removeprefix("--") for option in wanted.options)]
+        job = JobWanted(record.job).on(fold(hosts), len(hosts))
+        words += ["--slurm", ",".join(option.removeprefix("--") for option in job.options)]
     return words
 
 

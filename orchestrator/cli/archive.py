@@ -81,20 +81,20 @@ def verify(
         from orchestrator.record.signature import signer
 
         by = signer(archived.seal, signature or Path(f"{Path(path)}.sig"), signers)
-    what = "the certificate is" if "verdict" in archived.tables else "the tables are"
-    _print(archived, Path(path), f"{archived.files} files and {what} as sealed by orch {archived.orch}", as_json, by)
+    sealed = "the certificate is" if "verdict" in archived.tables else "the tables are"
+    _print(archived, Path(path), f"{archived.files} files and {sealed} as sealed by orch {archived.orch}", as_json, by)
     if not (quoted or signers):
         typer.echo("the archive is consistent; --seal SHA256 also verifies that it is the archive with a quoted seal", err=True)
 
 
-def _print(archived: Archive, path: Path, what: str, as_json: bool, signed_by: str = "") -> None:
+def _print(archived: Archive, path: Path, outcome: str, as_json: bool, signed_by: str = "") -> None:
     measured = archived.history["measured"]
     by = {"signed_by": signed_by} if signed_by else {}
     if as_json:
         values = {name: value for name, value in asdict(archived).items() if name != "history"}
         print_json({"path": str(path), **values, "measured": measured, **by})
         return
-    typer.echo(f"{path}: {what}; {measured} of {archived.runs} runs have a number")
+    typer.echo(f"{path}: {outcome}; {measured} of {archived.runs} runs have a number")
     if "verdict" in archived.tables:
         from orchestrator.report.text import one_line
 

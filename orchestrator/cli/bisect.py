@@ -140,15 +140,17 @@ def _pair(benches: tuple[BenchDir, BenchDir], by: Sequence[str], case: str, metr
 
     if metric == ALL:
         raise ConfigError("expected the name of one metric, got all", where="--metric")
-    found = counterparts(*benches, chosen_by(by), metric)
-    pairs = compared(found.pairs)
+    matched = counterparts(*benches, chosen_by(by), metric)
+    pairs = compared(matched.pairs)
     where = f"{benches[0].path.name}, {benches[1].path.name}"
     if not pairs:
-        only = ["; ".join(unmatched(cells, ())) or "none" for cells in found.cells]
+        only = ["; ".join(unmatched(cells, ())) or "none" for cells in matched.cells]
         hint = "--by FIELD=X,Y takes configurations with X from A and with Y from B; it can be repeated"
         raise ConfigError(f"expected configurations that correspond, A has {only[0]}, B has {only[1]}", where=where, hint=hint)
     names = [f"{pair.case} {pair.metric}" if metric else pair.case for pair in pairs]
-    usable = [place for place, pair in enumerate(pairs) if pair.ratio and all(cell.is_positive for cell in found.pairs[place])]
+    usable = [
+        place for place, pair in enumerate(pairs) if pair.ratio and all(cell.is_positive for cell in matched.pairs[place])
+    ]
     if case:
         usable = [place for place in usable if case in (names[place], pairs[place].case)]
     if not usable:
@@ -158,7 +160,7 @@ def _pair(benches: tuple[BenchDir, BenchDir], by: Sequence[str], case: str, metr
     if len(usable) > 1:
         text = f"bisect: {names[chosen]}, of {len(usable)} configurations the one that changed most; --case chooses another"
         typer.echo(text, err=True)
-    return found.pairs[chosen], names[chosen]
+    return matched.pairs[chosen], names[chosen]
 
 
 def _plan(both: Sides, folder: FrameworkFolder, budget: str, label: str) -> Bench:
@@ -188,7 +190,7 @@ def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bo
     for line in differences(both.record):
         typer.echo(f"  {line}")
     if len(both.record.differences) > 1:
-        alone = "; ".join(setting(one) for one in both.record.differences)
+        alone = "; ".join(setting(difference) for difference in both.record.differences)
         typer.echo(one_line(f"first A and B again, then, if they still differ, A with one at a time: {alone}"))
         typer.echo("which sets of them follow depends on the results")
     show_plan(plan, selection, as_json=False)

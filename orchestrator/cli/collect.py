@@ -105,8 +105,8 @@ def _collect(
     collected = collect_host(node, run, max_bytes=max_bytes, moved=moved)
     if collected.complete:
         return collected, []
-    found = Remains.of(node.ask("left", run=run.run_id, timeout_s=60), host)
-    return collected, Remains(unverified=found.unverified, containers=found.containers).errors(host)
+    remains = Remains.of(node.ask("left", run=run.run_id, timeout_s=60), host)
+    return collected, Remains(unverified=remains.unverified, containers=remains.containers).errors(host)
 
 
 def _lost(run_id: str, collected: Collected) -> OrchError:

@@ -106,9 +106,9 @@ def frameworks(ctx: typer.Context, last: str) -> Iterable[str]:
 @_quiet
 def suites(ctx: typer.Context, last: str) -> Iterable[str]:
     """Return the names of the suites."""
-    from orchestrator.plan.suite_files import suites as found
+    from orchestrator.plan.suite_files import suites as suite_files
 
-    return found([_project().root / "suites"])
+    return suite_files([_project().root / "suites"])
 
 
 @_quiet
@@ -134,16 +134,16 @@ def settings(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _folders(ctx: typer.Context) -> dict[str, Path]:
-    from orchestrator.plan.folders import frameworks as found
+    from orchestrator.plan.folders import frameworks as framework_folders
 
     given: Sequence[Any] = ctx.params.get("templates") or ()
-    return found(_project().template_folders([Path(path) for path in given], os.environ))
+    return framework_folders(_project().template_folders([Path(path) for path in given], os.environ))
 
 
 def _chosen(ctx: typer.Context) -> list[Path]:
     folders = _folders(ctx)
-    wanted = [name for name in str(ctx.params.get("framework") or "").split(",") if name in folders]
-    return [folders[name] for name in wanted] or list(folders.values())
+    names = [name for name in str(ctx.params.get("framework") or "").split(",") if name in folders]
+    return [folders[name] for name in names] or list(folders.values())
 
 
 def _names_under(key: str, folder: Path) -> Iterable[str]:

@@ -39,17 +39,25 @@ class Command(typer.core.TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Say which defaults count, and run the command."""
-        found = _here() if ctx.default_map else {}
+        defaults = _here() if ctx.default_map else {}
         sources = {_key(param): ctx.get_parameter_source(param.name) for param in self.params if param.name}
         for key, name in {_key(param): param.name for param in self.params}.items():
             if key in _NEVER_EMPTY and (source := sources[key]) and source.name == "COMMANDLINE" and not ctx.params[name]:
                 _refuse_empty(key)
-        _say({key: found[key] for key, source in sources.items() if key in found and source and source.name == "DEFAULT_MAP"})
+        _say(
+            {
+                key: defaults[key]
+                for key, source in sources.items()
+                if key in defaults and source and source.name == "DEFAULT_MAP"
+            }
+        )
         return super().invoke(ctx)
 
-    def _values(self, found: Mapping[str, Default]) -> dict[str, Any]:
+    def _values(self, defaults: Mapping[str, Default]) -> dict[str, Any]:
         keys = (*_OF_ALL, *(_OF_RUNS if self.name in _RUNNING else ()))
-        values = {str(param.name): found[key].value for param in self.params if (key := _key(param)) in found and key in keys}
+        values = {
+            str(param.name): defaults[key].value for param in self.params if (key := _key(param)) in defaults and key in keys
+        }
         # Options that take a duration as text.
         return {name: f"{value:g}s" if name in ("budget", "wait_limit") else value for name, value in values.items()}
 
@@ -97,8 +105,8 @@ def say_choices(used: Container[str]) -> None:
     """Print on stderr which of the defaults that a run file may have too are used, by its names."""
     from orchestrator.record.defaults import CHOICES
 
-    found = _here()
-    _say({key: found[key] for key, name in CHOICES.items() if name in used})
+    defaults = _here()
+    _say({key: defaults[key] for key, name in CHOICES.items() if name in used})
 
 
 def _say(used: Mapping[str, Default]) -> None:
@@ -116,4 +124,4 @@ def _written(key: str, value: Any) -> str:
     if KEYS[key].kind == "duration":
         return shortest(value)
     listed: Iterable[Any] = value if isinstance(value, tuple) else (value,)
-    return ",".join(str(each).lower() if isinstance(each, bool) else str(each) for each in listed)
+    return ",".join(str(item).lower() if isinstance(item, bool) else str(item) for item in listed)

@@ -105,8 +105,8 @@ def new(
         option = "--metric" if metric else "--log"
         raise ConfigError("expected --from-command too, got none", where=option, hint="without it, the folder is an example")
     metrics, sample = [new_metric(text) for text in metric or ()], _sample(log)
-    names = [each.name for each in metrics]
-    if twice := [each for each in names if names.count(each) > 1]:
+    names = [declared.name for declared in metrics]
+    if twice := [metric_name for metric_name in names if names.count(metric_name) > 1]:
         raise ConfigError(
             f"expected each metric once, got {twice[0]} again", where="--metric", hint="name it for what it is of"
         )

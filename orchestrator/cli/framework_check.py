@@ -206,8 +206,8 @@ def _faults(result: Checked) -> str:
     return _count(len(result.faults), "fault", "faults") if result.faults else "no fault"
 
 
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"
 
 
 def _by_reason(refused: Sequence[Trial]) -> dict[str, list[str]]:
@@ -219,10 +219,10 @@ def _by_reason(refused: Sequence[Trial]) -> dict[str, list[str]]:
 
 def _log_lines(log: LogMatches, path: str) -> Iterator[str]:
     steps = [sample.step for sample in log.parsed.samples]
-    found = f"steps {min(steps)} to {max(steps)}, {len(steps)} of them" if steps else "no step"
+    content = f"steps {min(steps)} to {max(steps)}, {len(steps)} of them" if steps else "no step"
     if log.parsed.readings:
-        found = _count(len(log.parsed.readings), "line with a result", "lines with results")
-    yield f"  {path}: {_count(log.lines, 'line', 'lines')}; {found}"
+        content = _count(len(log.parsed.readings), "line with a result", "lines with results")
+    yield f"  {path}: {_count(log.lines, 'line', 'lines')}; {content}"
     for pattern in log.patterns:
         yield from _pattern_lines(pattern)
     for metric in log.metrics:

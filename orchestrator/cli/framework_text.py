@@ -55,8 +55,8 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
     for metric in log.metrics:
         keys = f" by {', '.join(metric.key_columns)}" if metric.key_columns else ""
         words = metric.help or (f"{metric.says}, as the program says it" if metric.says else "")
-        what = f": {words}" if words else ""
-        yield f"    {metric.name:{width}}  {metric.unit}{keys}, {metric.better} is better{what}"
+        meaning = f": {words}" if words else ""
+        yield f"    {metric.name:{width}}  {metric.unit}{keys}, {metric.better} is better{meaning}"
     if framework.options:
         yield "  options"
     width = max((len(name) for name in framework.options), default=0)

@@ -41,7 +41,7 @@ _CANNOT_START = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", 
 _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SUSPENDED")
 
 
-def allocated_for(project: Project, bench_id: str, wanted: JobWanted) -> str:
+def allocated_for(project: Project, bench_id: str, job: JobWanted) -> str:
     """Submit the job of a bench and wait until it has its nodes; return its number.
 
     What the job waits for is printed when it changes. Raises Interrupted for a signal, RunError if Slurm ends the job; it is
@@ -49,15 +49,15 @@ def allocated_for(project: Project, bench_id: str, wanted: JobWanted) -> str:
     """
     for name in ("sbatch", "squeue", "scontrol", "scancel", "srun"):
         slurm.program(name)
-    submit(project, bench_id, "", wanted.options)
+    submit(project, bench_id, "", job.options)
     try:
         with handled(_interrupt):
             variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
             variables |= slurm.submitter(os.environ)
-            answer = _accepted(project, wanted, bench_id, variables)
+            answer = _accepted(project, job, bench_id, variables)
             number = answer.strip().partition(";")[0]
-            submit(project, bench_id, number, wanted.options)
-            typer.echo(f"slurm: job {number} submitted: {' '.join(wanted.options)}", err=True)
+            submit(project, bench_id, number, job.options)
+            typer.echo(f"slurm: job {number} submitted: {' '.join(job.options)}", err=True)
             _wait(number)
     except BaseException:
         give_up(project, bench_id)
@@ -65,14 +65,14 @@ def allocated_for(project: Project, bench_id: str, wanted: JobWanted) -> str:
     return number
 
 
-def _accepted(project: Project, wanted: JobWanted, bench_id: str, variables: Mapping[str, str]) -> str:
+def _accepted(project: Project, job: JobWanted, bench_id: str, variables: Mapping[str, str]) -> str:
     """Submit a job and return what sbatch prints.
 
     Raises ConfigError if Slurm refuses it and RunError if Slurm cannot be reached. The record of the job stays only where it
     may have been accepted although sbatch failed.
     """
     try:
-        return slurm.call(wanted.argv(bench_id), environment=variables, text=wanted.script)
+        return slurm.call(job.argv(bench_id), environment=variables, text=job.script)
     except RunError as error:
         if _UNSURE.search(error.message):
             raise
@@ -81,7 +81,7 @@ def _accepted(project: Project, wanted: JobWanted, bench_id: str, variables: Map
             hint = "no job was submitted; scontrol ping says whether slurmctld answers"
             raise RunError(error.message, kind=error.kind, where=error.where, hint=hint) from error
         message = f"expected a job that Slurm accepts: {error.message}"
-        raise ConfigError(message, where="--slurm", hint=f"it was asked for {' '.join(wanted.options)}") from error
+        raise ConfigError(message, where="--slurm", hint=f"it was asked for {' '.join(job.options)}") from error
 
 
 def _wait(number: str) -> None:
@@ -157,9 +157,9 @@ def _by_name(bench_id: str) -> list[str]:
     """Return the numbers of the jobs with the name of a bench; one whose submission was interrupted may be listed later."""
     argv = ["squeue", "--me", "--noheader", f"--name={job_name(bench_id)}", "--format=%i"]
     deadline = time.monotonic() + _LATE_S
-    while not (found := slurm.call(argv).split()) and time.monotonic() < deadline:
+    while not (numbers := slurm.call(argv).split()) and time.monotonic() < deadline:
         time.sleep(0.2)
-    return found
+    return numbers
 
 
 def _cancel(number: str) -> None:
@@ -228,18 +228,18 @@ def _move(project: Project, inventory: str) -> None:
 
 def note_unattended(project: Project) -> None:
     """Print the jobs of benches whose controller is gone, and how to end them; forget those that are over and left no bench."""
-    for one in submissions(project):
-        if one.is_attended:
+    for submitted in submissions(project):
+        if submitted.is_attended:
             continue
         try:
-            numbers = [one.job] if one.job else _by_name(one.bench_id)
+            numbers = [submitted.job] if submitted.job else _by_name(submitted.bench_id)
             jobs = [slurm.job(number) for number in numbers]
         except OrchError as error:
-            typer.echo(f"slurm: the job of bench {one.bench_id}: {error}", err=True)
+            typer.echo(f"slurm: the job of bench {submitted.bench_id}: {error}", err=True)
             continue
         living = [job for job in jobs if job and not job.has_ended]
         for job in living:
-            text = f"slurm: job {job.id} of bench {one.bench_id} is {job.state} and has no controller"
-            typer.echo(f"{text}; to end it: orch cancel {one.bench_id}", err=True)
-        if not living and not (project.runs / one.bench_id).exists():
-            forget(project, one.bench_id)
+            text = f"slurm: job {job.id} of bench {submitted.bench_id} is {job.state} and has no controller"
+            typer.echo(f"{text}; to end it: orch cancel {submitted.bench_id}", err=True)
+        if not living and not (project.runs / submitted.bench_id).exists():
+            forget(project, submitted.bench_id)

@@ -86,7 +86,7 @@ def serve(
     bugs = Bugs(lambda text: typer.echo(f"orch: {text}", err=True))
     nodes, site = Nodes(project, bugs.tell), Builder(project)
     pages = Pages(
-        Live(project.runs, nodes.look if not no_nodes else lambda _: {}), site.folder, lambda: recent(project), site.wanted
+        Live(project.runs, nodes.look if not no_nodes else lambda _: {}), site.folder, lambda: recent(project), site.refresh
     )
     try:
         server = Server(port, secrets.token_urlsafe(24), pages, bugs)
@@ -97,16 +97,16 @@ def serve(
     typer.echo(server.address + part)
     sys.stdout.flush()
     typer.echo("serve: for this machine alone; the address is the key to it. Ctrl-C ends it", err=True)
-    door = project.root / ".orch" / f"serve-{server.server_address[1]}.html"
+    redirect = project.root / ".orch" / f"serve-{server.server_address[1]}.html"
     if open_:
         # The words of a browser's command line are in the list of processes, for all users.
-        write_atomic(door, f'<meta http-equiv="refresh" content="0;url={server.address}{part}"/>'.encode())
-        if not webbrowser.open(door.as_uri()):
+        write_atomic(redirect, f'<meta http-equiv="refresh" content="0;url={server.address}{part}"/>'.encode())
+        if not webbrowser.open(redirect.as_uri()):
             typer.echo("orch: no browser on this machine; open the address above in one", err=True)
     try:
         _until_told(server, nodes, site)
     finally:
-        door.unlink(missing_ok=True)
+        redirect.unlink(missing_ok=True)
 
 
 def _until_told(server: Server, nodes: Nodes, site: Builder) -> None:
@@ -123,7 +123,7 @@ def _until_told(server: Server, nodes: Nodes, site: Builder) -> None:
 
     with handled(act):
         threading.Thread(target=server.serve_forever, name="serve", kwargs={"poll_interval": 0.2}, daemon=True).start()
-        site.wanted()
+        site.refresh()
         while not told.wait(0.5):  # a wait without a limit would not be ended by a signal on every system
             pass
         server.shutdown()
@@ -155,7 +155,7 @@ class Builder:
         self._began_s = self._ended_s = self._took_s = 0.0
         self._is_over = False
 
-    def wanted(self) -> str:
+    def refresh(self) -> str:
         """Start a build if the last one is some time ago; return what is being done, in words, empty if nothing is."""
         with self._lock:
             if self._listener and self._listener.is_alive():

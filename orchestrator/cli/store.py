@@ -73,8 +73,8 @@ def push(
                 continue
             rows.append({"id": archive.bench_id, "seal": archive.seal, "sent": sent})
             if not as_json:
-                what = "sent and verified" if sent else "the store has it already"
-                say(archive, what, archive.history["measured"])
+                outcome = "sent and verified" if sent else "the store has it already"
+                say(archive, outcome, archive.history["measured"])
         if rows:
             damaged = store.index().damaged
             faults += [damaged[name] for row in rows if (name := f"{row['seal']}.tar") in damaged]
@@ -178,8 +178,8 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
         target = into / archive.bench_id  # which is verified, unlike what an index says
         is_new = _placed(unpacked.folder, target, store.title)
     if not quiet:
-        what = f"verified, in {target}" if is_new else f"verified; {target} has it already"
-        say(archive, what, entry.measured, by)
+        outcome = f"verified, in {target}" if is_new else f"verified; {target} has it already"
+        say(archive, outcome, entry.measured, by)
         if difference:
             typer.echo(
                 f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed anew", err=True

@@ -148,11 +148,11 @@ def note(listing: Listing) -> None:
         typer.echo(one_line(text), err=True)
 
 
-def say(archive: Archive, what: str, measured: int, signed_by: str = "") -> None:
+def say(archive: Archive, outcome: str, measured: int, signed_by: str = "") -> None:
     """Print what was done with an archive, how many of its runs have a number, and its seal."""
     from orchestrator.report.text import one_line
 
-    typer.echo(one_line(f"{archive.bench_id}: {what}; {measured} of {archive.runs} runs have a number"))
+    typer.echo(one_line(f"{archive.bench_id}: {outcome}; {measured} of {archive.runs} runs have a number"))
     typer.echo(f"seal {archive.seal}")
     if signed_by:
         typer.echo(one_line(f"signed by {signed_by}"))

@@ -59,19 +59,19 @@ def hosts_for(
     if hosts or exclude:
         hint = "Slurm chooses the hosts: nodelist=… and exclude=… in --slurm narrow its choice"
         raise ConfigError("expected --slurm without --hosts and --exclude", where="--slurm", hint=hint)
-    wanted = job_wanted(slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0), spares)
+    job = job_wanted(slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0), spares)
     project = Project.here(os.environ)
     if current := slurms.here(os.environ):
         text = f"this runs inside job {current}; to use its nodes: --hosts slurm, or --hosts srun"
         typer.echo(f"slurm: --slurm submits another job, and {text}", err=True)
     if dry_run:
-        yield _expected(project, wanted, bench_id, as_json)
+        yield _expected(project, job, bench_id, as_json)
         return
     from orchestrator.cli.job import allocated_for, give_up, note_unattended
 
     project.prepare()
     note_unattended(project)
-    number = allocated_for(project, bench_id, wanted)
+    number = allocated_for(project, bench_id, job)
     try:
         yield select(f"srun:{number}", "", bench_id, devices=devices)
     except BaseException:
@@ -79,12 +79,12 @@ def hosts_for(
         raise
 
 
-def _expected(project: Project, wanted: JobWanted, bench_id: str, as_json: bool) -> Selection:
+def _expected(project: Project, job: JobWanted, bench_id: str, as_json: bool) -> Selection:
     """Print what would be submitted, on standard error beside JSON, and return hosts in place of the job's."""
     from orchestrator.inventory import Inventory, fold
 
-    typer.echo(" ".join(wanted.argv(bench_id)) + "\n" + wanted.script, nl=False, err=as_json)
-    stand_ins = wanted.hosts
+    typer.echo(" ".join(job.argv(bench_id)) + "\n" + job.script, nl=False, err=as_json)
+    stand_ins = job.hosts
     names = fold(host.name for host in stand_ins)
     text = "which are not known yet: with what is asked for of each, and without what an inventory says of it (python, env …)"
     typer.echo(f"slurm: {names} stand for the hosts of the job, {text}", err=True)

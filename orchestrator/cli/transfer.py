@@ -15,15 +15,15 @@ __all__ = ["transfer"]
 
 
 @contextmanager
-def transfer(what: str, every_s: float = 10.0) -> Iterator[Callable[[int], None]]:
+def transfer(title: str, every_s: float = 10.0) -> Iterator[Callable[[int], None]]:
     """Yield a function to call with each number of bytes received, from any thread. ``every_s``: seconds between lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(what, every_s).moved
+        yield _Lines(title, every_s).moved
         return
     columns = TextColumn("{task.description}"), FileSizeColumn(), TransferSpeedColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=console, transient=True)
-    task = bar.add_task(what, total=None)
+    task = bar.add_task(title, total=None)
     with suppress(OSError):  # the terminal may be gone; that must not affect the transfer
         bar.start()
     try:
@@ -36,8 +36,8 @@ def transfer(what: str, every_s: float = 10.0) -> Iterator[Callable[[int], None]
 class _Lines:
     """Progress for a log file: at most one line every ``every_s`` seconds, so a short transfer prints nothing."""
 
-    def __init__(self, what: str, every_s: float) -> None:
-        self._what = what
+    def __init__(self, title: str, every_s: float) -> None:
+        self._title = title
         self._every_s = every_s
         self._lock = threading.Lock()
         self._began = self._printed = time.monotonic()
@@ -52,6 +52,6 @@ class _Lines:
                 return
             self._printed = now
             mib = self._bytes / 2**20
-            text = f"{self._what}: {mib:.1f} MiB in {now - self._began:.0f} s, {mib / max(1e-3, now - self._began):.1f} MiB/s"
+            text = f"{self._title}: {mib:.1f} MiB in {now - self._began:.0f} s, {mib / max(1e-3, now - self._began):.1f} MiB/s"
         with suppress(OSError):
             print(text, file=sys.stderr, flush=True)

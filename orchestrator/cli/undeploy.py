@@ -71,9 +71,9 @@ def _collected(project: Project, kept: Mapping[str, Iterable[str]]) -> dict[str,
     from orchestrator.record import BenchDir
     from orchestrator.record.rundir import bench_folders
 
-    wanted = {run_id for runs in kept.values() for run_id in runs}
-    benches = [BenchDir.open(folder) for folder in bench_folders(project.runs)] if wanted else []
-    known = {run.run_id: run for bench in benches for run in bench.runs(superseded=True) if run.run_id in wanted}
+    run_ids = {run_id for runs in kept.values() for run_id in runs}
+    benches = [BenchDir.open(folder) for folder in bench_folders(project.runs)] if run_ids else []
+    known = {run.run_id: run for bench in benches for run in bench.runs(superseded=True) if run.run_id in run_ids}
     return {host: [name for name in runs if name in known and is_complete(known[name], host)] for host, runs in kept.items()}
 
 
@@ -92,7 +92,7 @@ def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:
 
 
 def _kept(kept: Mapping[str, str]) -> str:
-    counts = {reason: sum(1 for each in kept.values() if each == reason) for reason in kept.values()}
+    counts = {reason: sum(1 for other in kept.values() if other == reason) for reason in kept.values()}
     return "".join(f"; stays: {count} runs {reason}" for reason, count in counts.items())
 
 

@@ -66,17 +66,17 @@ class Bisection(Rounds):
         a, b = self.plan.cells[0], self.plan.cells[1]
         framework = self.plan.folders[a.framework].framework
         origins = (f"A, {state.record.before.bench}", f"B, {state.record.after.bench}")
-        every: Candidate = (1,) * state.count
+        all_taken: Candidate = (1,) * state.count
 
         def spec_of(candidate: Candidate) -> RunSpec:
             return applied(a, framework, dict(zip(state.record.differences, candidate, strict=True)), origins)
 
-        others = [candidate for candidate in step.candidates if candidate != every]
+        others = [candidate for candidate in step.candidates if candidate != all_taken]
         specs, refused = self._possible(others, spec_of)
         is_empty = bool(others) and not specs
 
         def made(places: tuple[int, ...]) -> RungRecord:
-            kept = (every, *specs)
+            kept = (all_taken, *specs)
             return RungRecord(kept, 0 if is_empty else step.repeats, a.steps, step.confirms, places, tuple(refused.items()))
 
         cells = [a, b, *specs.values()]
@@ -111,17 +111,19 @@ class Bisection(Rounds):
 
     def _show_shares(self, state: BisectState) -> None:
         """Show what is known so far: the change from A to B, and the shares of the last round's candidates."""
-        every: Candidate = (1,) * state.count
+        all_taken: Candidate = (1,) * state.count
         notes = []
-        if whole := change(state.speeds, every, (0,) * state.count):
+        if whole := change(state.speeds, all_taken, (0,) * state.count):
             ends = f"{whole.interval.low - 1:+.1%} to {whole.interval.high - 1:+.1%}"
             notes.append(f"  B against A: {whole.ratio - 1:+.1%} ({ends}), {whole.pairs} pairs")
         last = state.record.rungs[-1].candidates if state.record.rungs else ()
         for candidate in last:
-            found = share(state.speeds, candidate) if candidate != every else None
-            if found and isfinite(found.low):
-                words = " ".join(setting(one) for one, taken in zip(state.record.differences, candidate, strict=True) if taken)
-                notes.append(f"  {words}: {found.value:.0%} ({found.low:.0%} to {found.high:.0%}) of the change")
+            explained = share(state.speeds, candidate) if candidate != all_taken else None
+            if explained and isfinite(explained.low):
+                words = " ".join(
+                    setting(difference) for difference, taken in zip(state.record.differences, candidate, strict=True) if taken
+                )
+                notes.append(f"  {words}: {explained.value:.0%} ({explained.low:.0%} to {explained.high:.0%}) of the change")
         self._show(notes)
 
 

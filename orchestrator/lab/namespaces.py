@@ -125,12 +125,12 @@ def _start_holder(lab: Lab, plan: Path) -> None:
     _wait_for_pid(pid_file, log, "the lab's holder")
 
 
-def _wait_for_pid(pid_file: Path, log: Path, what: str) -> int:
+def _wait_for_pid(pid_file: Path, log: Path, program: str) -> int:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not (pid := live_pid(pid_file)):
         output = log.read_text(encoding="utf-8", errors="replace")[-800:].strip() if log.exists() else ""
         if "Traceback" in output or time.monotonic() > deadline:
-            raise RunError(f"{what} did not start: {output or 'no output'}", kind="node_unfit")
+            raise RunError(f"{program} did not start: {output or 'no output'}", kind="node_unfit")
         time.sleep(0.002)
     return pid
 

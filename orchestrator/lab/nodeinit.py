@@ -34,11 +34,11 @@ IFF_UP, PR_SET_NAME = 1, 15
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check(result: int, what: str) -> None:
+def check(result: int, operation: str) -> None:
     """Raise the OSError that a C function reported."""
     if result:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+        raise OSError(number, os.strerror(number), operation)
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:

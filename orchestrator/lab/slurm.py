@@ -160,7 +160,7 @@ def configuration(lab: Lab, slots: int, machine: str) -> dict[str, str]:
     lines = "".join(f"{name}={value}\n" for name, value in conf.items())
     both = "Nodes=ALL MaxTime=INFINITE State=UP"
     partitions = f"PartitionName={PARTITION} {both} Default=YES\nPartitionName={URGENT} {both} PriorityTier=2\n"
-    constrain = "".join(f"Constrain{what}=no\n" for what in ("Cores", "Devices", "RAMSpace", "SwapSpace"))
+    constrain = "".join(f"Constrain{resource}=no\n" for resource in ("Cores", "Devices", "RAMSpace", "SwapSpace"))
     return {
         "slurm.conf": f"# Written by `orch lab up --slurm`, removed by `orch lab down`.\n{lines}{nodes}{partitions}",
         "cgroup.conf": f"CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint={_GROUPS}\n{constrain}",

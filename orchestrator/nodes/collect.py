@@ -130,24 +130,24 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float, max_bytes: int, mov
     have = {path.name: path.stat().st_size for path in run.logs(host)}
     try:
         with closing(_Logs(run, host, moved)) as logs:
-            wanted = node.fetch(run.run_id, have, logs.at, timeout_s=timeout_s, max_bytes=max_bytes, max_files=_MAX_FILES)
-            for name, size in wanted.sizes.items() if wanted else ():
+            fetched = node.fetch(run.run_id, have, logs.at, timeout_s=timeout_s, max_bytes=max_bytes, max_files=_MAX_FILES)
+            for name, size in fetched.sizes.items() if fetched else ():
                 if size == 0 and name not in have:
                     logs.at(name, 0)
     except BaseException:
         mark_secrets(run, host, node.redaction)  # in what arrived before the error
         raise
-    if wanted is None:
+    if fetched is None:
         return Collected(host, 0, len(have), False, "no longer on the node" if have else "not on the node", absent=True)
-    mark_secrets(run, host, node.redaction, wanted.exit_record)
-    if wanted.exit_record:  # last of all, because a run with all its exit records is read
-        run.write_log(host, "exit.json", wanted.exit_record)
-    note = f"{wanted.left_out} files beyond the first {_MAX_FILES} were left out" if wanted.left_out else ""
-    if wanted.alive and not wanted.exit_record:
+    mark_secrets(run, host, node.redaction, fetched.exit_record)
+    if fetched.exit_record:  # last of all, because a run with all its exit records is read
+        run.write_log(host, "exit.json", fetched.exit_record)
+    note = f"{fetched.left_out} files beyond the first {_MAX_FILES} were left out" if fetched.left_out else ""
+    if fetched.alive and not fetched.exit_record:
         note = "still running there"
-    if wanted.odd:
-        note = "; ".join([*([note] if note else []), f"not logs, left on the node: {', '.join(map(repr, wanted.odd))}"])
-    return Collected(host, logs.received, len(wanted.sizes), False, note, wanted.odd)
+    if fetched.odd:
+        note = "; ".join([*([note] if note else []), f"not logs, left on the node: {', '.join(map(repr, fetched.odd))}"])
+    return Collected(host, logs.received, len(fetched.sizes), False, note, fetched.odd)
 
 
 def is_complete(run: RunDir, host: str) -> bool:
@@ -208,13 +208,13 @@ class Left:
 def left_behind(node: Node, run_id: str, *, timeout_s: float) -> Left | None:
     """Return what a run left on a node; None if the node does not have the run. Raises RunError for an invalid record."""
     # No files are requested, only the record.
-    wanted = node.fetch(run_id, {}, lambda *_: lambda data: None, timeout_s=timeout_s, max_bytes=0, max_files=0)
-    if wanted is None:
+    fetched = node.fetch(run_id, {}, lambda *_: lambda data: None, timeout_s=timeout_s, max_bytes=0, max_files=0)
+    if fetched is None:
         return None
     try:
-        data = spliced(wanted.exit_record, node.redaction.spans(wanted.exit_record, words=False))
+        data = spliced(fetched.exit_record, node.redaction.spans(fetched.exit_record, words=False))
         record = ExitRecord.of(strict_json(data, "exit.json")) if data else None
     except ValueError as error:
         message = f"expected an exit record: {error}"
         raise RunError(message, kind="result_invalid", host=node.host.name, run_id=run_id) from error
-    return Left(record, wanted.alive, bool(wanted.sizes), wanted.boot_id)
+    return Left(record, fetched.alive, bool(fetched.sizes), fetched.boot_id)

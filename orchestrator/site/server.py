@@ -67,11 +67,11 @@ class Pages:
     of the site is asked for, and returns what is being done about it now, in words.
     """
 
-    def __init__(self, live: Live, site: Path, recent: Callable[[], list[str]], wanted: Callable[[], str]) -> None:
+    def __init__(self, live: Live, site: Path, recent: Callable[[], list[str]], refresh: Callable[[], str]) -> None:
         self.live = live
         self.site = site
         self.recent = recent
-        self.wanted = wanted
+        self.refresh = refresh
 
     def page(self, path: str, query: dict[str, list[str]]) -> tuple[HTTPStatus, bytes]:
         """Return status and content of a page; ``path`` is decoded and has no token."""
@@ -107,7 +107,7 @@ class Pages:
 
     def _file(self, name: str) -> tuple[HTTPStatus, bytes]:
         """Return a page of the site; of a site that is being made, what is done about it."""
-        doing = self.wanted()
+        doing = self.refresh()
         above = "../" * (1 + name.count("/"))
         parts = (name or "index.html").split("/")
         if not all(part and not part.startswith(".") and "\0" not in part for part in parts) or not parts[-1].endswith(".html"):

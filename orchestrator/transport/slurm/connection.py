@@ -96,7 +96,7 @@ class StepTransport:
         ended = partial(outcome, self._job)
         channel = ProgramChannel(self.host, command, ended, take_all=take_all, environment=environment())
         with self._lock:
-            self._channels = [one for one in self._channels if not one.ended] + [channel]
+            self._channels = [earlier for earlier in self._channels if not earlier.ended] + [channel]
         return channel
 
     def greets(self, is_needed: Callable[[], bool]) -> bool:

@@ -62,8 +62,10 @@ class Spawners:
             if groups and not self._steps:
                 threading.Thread(target=self._beat, daemon=True, name="spawners").start()
             for (job, python), members in groups.items():
-                running = [one for one in self._steps if (one.job, one.python) == (job, python) and one.process.poll() is None]
-                missing = [host.name for host in members if not any(host.name in one.names for one in running)]
+                running = [
+                    step for step in self._steps if (step.job, step.python) == (job, python) and step.process.poll() is None
+                ]
+                missing = [host.name for host in members if not any(host.name in step.names for step in running)]
                 if missing:
                     self._steps.append(self._started(job, python, missing))
 
