@@ -76,10 +76,10 @@ def sizes(args: argparse.Namespace) -> list[int]:
     return list(dict.fromkeys(int(word) for word in args.sizes.split(",")))
 
 
-def require_memory(world: World, needed: Callable[[int], int], wanted: Sequence[int]) -> None:
+def require_memory(world: World, needed: Callable[[int], int], all_sizes: Sequence[int]) -> None:
     """Raise SystemExit unless every size fits into this rank's memory. ``needed``: the bytes that a size takes."""
     space = max(0, free_bytes(world.device) - SPARE_BYTES)
-    largest = max(wanted, key=needed)
+    largest = max(all_sizes, key=needed)
     if needed(largest) > space:
         raise SystemExit(
             f"rank {world.me.rank}: --sizes: {largest} needs {needed(largest)} bytes, {space} are free on {world.name},"

@@ -72,10 +72,10 @@ def require_type(world: World, dtype: str) -> None:
     """Raise SystemExit unless this rank's GPU multiplies matrices of this type."""
     needed = CAPABILITY.get(dtype)
     if world.device.type == "cuda" and needed:
-        found = torch.cuda.get_device_capability(world.device)
-        if found < needed:
+        capability = torch.cuda.get_device_capability(world.device)
+        if capability < needed:
             words = f"expected a GPU of compute capability {needed[0]}.{needed[1]} or newer for {dtype}"
-            raise SystemExit(f"rank {world.me.rank}: --dtype: {words}, got {world.name} with {found[0]}.{found[1]}")
+            raise SystemExit(f"rank {world.me.rank}: --dtype: {words}, got {world.name} with {capability[0]}.{capability[1]}")
 
 
 def needed_bytes(dtype: str, size: int) -> int:
@@ -134,9 +134,9 @@ def tflops(size: int, time_s: float) -> float:
 def cases(args: argparse.Namespace, world: World) -> list[str]:
     """Measure and print every size."""
     require_type(world, args.dtype)
-    wanted = device_bench.sizes(args)
-    device_bench.require_memory(world, lambda size: needed_bytes(args.dtype, size), wanted)
-    for size in wanted:
+    sizes = device_bench.sizes(args)
+    device_bench.require_memory(world, lambda size: needed_bytes(args.dtype, size), sizes)
+    for size in sizes:
         made = product(args, world.device, size)
         timing = device_bench.measure(args, world.device, made.call)
         settle(world.device)

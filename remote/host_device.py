@@ -75,9 +75,9 @@ def at_once(device: torch.device, *calls: Callable[[], Any]) -> Callable[[], Non
         current = torch.cuda.current_stream(device)
         for stream in streams:
             stream.wait_stream(current)
-        for stream, one in zip(streams, calls):
+        for stream, begin in zip(streams, calls):
             with torch.cuda.stream(stream):
-                one()
+                begin()
         for stream in streams:
             current.wait_stream(stream)
 
@@ -86,9 +86,9 @@ def at_once(device: torch.device, *calls: Callable[[], Any]) -> Callable[[], Non
 
 def cases(args: argparse.Namespace, world: World) -> list[str]:
     """Measure and print every copy of every size."""
-    wanted = device_bench.sizes(args)
-    device_bench.require_memory(world, lambda size: 2 * size, wanted)
-    for size in wanted:
+    sizes = device_bench.sizes(args)
+    device_bench.require_memory(world, lambda size: 2 * size, sizes)
+    for size in sizes:
         for copy in copies(world.device, size):
             timing = device_bench.measure(args, world.device, copy.call)
             settle(world.device)

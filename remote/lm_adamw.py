@@ -73,7 +73,7 @@ class Compiled:
     def __init__(self, layers: Sequence[Sequence[Updated]], learning_rate: float, device: torch.device) -> None:
         self.layers = layers
         self.rate = learning_rate
-        self.moments = [[[torch.zeros_like(each.value) for each in layer] for _ in BETAS] for layer in layers]
+        self.moments = [[[torch.zeros_like(parameter.value) for parameter in layer] for _ in BETAS] for layer in layers]
         self.count = torch.zeros((), device=device)
         self.update = torch.compile(update, dynamic=False)
 
@@ -85,8 +85,8 @@ class Compiled:
         start = 0
         for layer, (firsts, seconds) in zip(self.layers, self.moments):
             own, start = list(gradients[start : start + len(layer)]), start + len(layer)
-            values, decays = [each.value for each in layer], [each.decay for each in layer]
-            copies = [each.copy for each in layer if each.copy is not None]
+            values, decays = [parameter.value for parameter in layer], [parameter.decay for parameter in layer]
+            copies = [parameter.copy for parameter in layer if parameter.copy is not None]
             self.update(values, firsts, seconds, own, copies, decays, self.rate, divisor, *biases)
 
 
@@ -94,10 +94,10 @@ class Fused:
     """PyTorch's own kernel, which also skips a step whose gradients overflowed."""
 
     def __init__(self, layers: Sequence[Sequence[Updated]], learning_rate: float) -> None:
-        self.values: list[Any] = [each.value for layer in layers for each in layer]
+        self.values: list[Any] = [parameter.value for layer in layers for parameter in layer]
         rows: dict[float, list[torch.Tensor]] = {}
-        for each in (each for layer in layers for each in layer):
-            rows.setdefault(each.decay, []).append(each.value)
+        for parameter in (parameter for layer in layers for parameter in layer):
+            rows.setdefault(parameter.decay, []).append(parameter.value)
         groups = [{"params": values, "weight_decay": decay} for decay, values in rows.items()]
         self.adamw: Any = torch.optim.AdamW(groups, lr=learning_rate, betas=BETAS, eps=EPSILON, fused=True)
 

@@ -48,7 +48,7 @@ def takes_groups(heads: int, kv_heads: int, head_width: int, dtype: torch.dtype,
     )
 
     def results(keys: str) -> list[torch.Tensor]:
-        given = [each.detach().requires_grad_() for each in (q, k, v)]
+        given = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
         y = attended(*given, keys)
         return [y.detach(), *torch.autograd.grad(y, given, gradient)]
 

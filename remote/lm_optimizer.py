@@ -85,7 +85,10 @@ class Optimizer:
         compiled: bool = False,
         compiled_norm: bool = False,
     ) -> None:
-        parts = [[part_of(each, each is not copy, (masters or {}).get(each)) for each in layer] for layer in layers]
+        parts = [
+            [part_of(parameter, parameter is not copy, (masters or {}).get(parameter)) for parameter in layer]
+            for layer in layers
+        ]
         self.clip, self.stages = clip, stages
         held = [[part for part in layer if part.local.numel()] for layer in parts]
         self.parts = [part for layer in held for part in layer]

@@ -115,9 +115,9 @@ def layers_of_stage(layers: int, stages: int, stage: int) -> range:
     >>> [list(layers_of_stage(5, 2, stage)) for stage in (0, 1)]
     [[0, 1, 2], [3, 4]]
     """
-    each, more = divmod(layers, stages)
-    first = stage * each + min(stage, more)
-    return range(first, first + each + (stage < more))
+    least, more = divmod(layers, stages)
+    first = stage * least + min(stage, more)
+    return range(first, first + least + (stage < more))
 
 
 def split_layer(block: nn.Module, mesh: DeviceMesh) -> None:

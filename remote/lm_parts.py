@@ -185,9 +185,9 @@ def of_ddp(learner: Learner) -> list[tuple[Call, torch.nn.Parameter]]:
     """Return the all-reduce of each of DDP's buckets, and the parameter whose gradient completes it."""
     parameters = [parameter for parameter in learner.decoder.parameters() if parameter.requires_grad]
     sizes, orders = buckets(learner.model)
-    one = parameters[0]
+    first = parameters[0]
     return [
-        (Call("allreduce", size // one.element_size(), one.dtype, None), parameters[order[-1]])
+        (Call("allreduce", size // first.element_size(), first.dtype, None), parameters[order[-1]])
         for size, order in zip(sizes, orders)
     ]
 

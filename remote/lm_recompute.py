@@ -25,12 +25,12 @@ def _policy(kept: frozenset[Any], _: Any, operation: Any, *args: Any, **kwargs: 
     return CheckpointPolicy.MUST_SAVE if operation in kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def recomputing(layer: Callable[[torch.Tensor], torch.Tensor], what: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def recomputing(layer: Callable[[torch.Tensor], torch.Tensor], recomputation: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the layer as the backward pass should see it. ``what``: none; selective: keep results of matrix products and
     attention, compute the rest again; full: keep the input alone."""
-    if what == "none":
+    if recomputation == "none":
         return layer
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    if what == "selective":
+    if recomputation == "selective":
         options["context_fn"] = partial(create_selective_checkpoint_contexts, partial(_policy, _kept()))
     return partial(checkpoint, layer, **options)

@@ -67,12 +67,12 @@ def cache_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
     root = "/sys/devices/system/cpu/cpu0/cache"
-    found = [0]
+    sizes_bytes = [0]
     for index in os.listdir(root) if os.path.isdir(root) else []:
         if os.path.exists(f"{root}/{index}/size"):
             with open(f"{root}/{index}/size") as text:
-                found.append(int(text.read().strip().rstrip("K") or 0) << 10)
-    return max(found)
+                sizes_bytes.append(int(text.read().strip().rstrip("K") or 0) << 10)
+    return max(sizes_bytes)
 
 
 def remarks(device: torch.device, sizes: list[int]) -> list[str]:
@@ -86,9 +86,9 @@ def remarks(device: torch.device, sizes: list[int]) -> list[str]:
 def cases(args: argparse.Namespace, world: World) -> list[str]:
     """Measure and print every kernel with arrays of every size; return what qualifies the numbers."""
     dtype = TYPES[args.dtype]
-    wanted = device_bench.sizes(args)
-    device_bench.require_memory(world, lambda size: 3 * size, wanted)
-    for size in wanted:
+    sizes = device_bench.sizes(args)
+    device_bench.require_memory(world, lambda size: 3 * size, sizes)
+    for size in sizes:
         count = size // torch.empty(0, dtype=dtype).element_size()
         a, b, c = (torch.full((count,), -1.0, dtype=dtype, device=world.device) for _ in range(3))
         fill(a, VALUES)
@@ -102,7 +102,7 @@ def cases(args: argparse.Namespace, world: World) -> list[str]:
                 f"memory kernel={kernel.name} size_bytes={size} {timing.words()} gb_per_s={moved / timing.time_s / 1e9:.6f}"
                 f" best_gb_per_s={moved / timing.min_time_s / 1e9:.6f}"
             )
-    return remarks(world.device, wanted)
+    return remarks(world.device, sizes)
 
 
 def main() -> None:

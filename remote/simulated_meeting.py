@@ -147,12 +147,12 @@ def rendezvous(me: Identity, timeout_s: float) -> Rendezvous:
 
 def invite(me: Identity, own_facts: Dict[str, Any], address: str, port: int, deadline: float) -> Rendezvous:
     """As rank 0: wait for all others and send each of them the table."""
-    door = listener(address, port)
-    listening = listener(door.getsockname()[0], 0)
+    rendezvous = listener(address, port)
+    listening = listener(rendezvous.getsockname()[0], 0)
     own_facts.update(address=listening.getsockname()[0], port=listening.getsockname()[1])
     entries, controls = {0: own_facts}, {}  # type: Dict[int, Dict[str, Any]], Dict[int, Peer]
     while len(entries) < me.world_size:
-        link, entry = accept(door, deadline)
+        link, entry = accept(rendezvous, deadline)
         if link is None:
             if time.monotonic() >= deadline:
                 missing = ", ".join(str(rank) for rank in range(me.world_size) if rank not in entries)
@@ -163,7 +163,7 @@ def invite(me: Identity, own_facts: Dict[str, Any], address: str, port: int, dea
             raise PeerError(f"rendezvous: expected each of {me.world_size} ranks once, got {other}")
         entries[entry["rank"]] = entry
         controls[entry["rank"]] = Peer(link, entry["rank"], entry["host"])
-    door.close()
+    rendezvous.close()
     table = [entries[rank] for rank in range(me.world_size)]
     for peer in controls.values():
         send_value(peer.link, table)

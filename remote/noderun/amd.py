@@ -37,7 +37,7 @@ class AmdGpus:
         self.monitors = [sorted(glob.glob(os.path.join(path, "hwmon", "hwmon*")))[0] for path in self.paths]
         self.columns = ["gpu%d.%s" % (place, word) for place in range(len(self.paths)) for word in self.WORDS]
         if self.paths:
-            describe({"gpus": [self.about(*each) for each in zip(self.paths, self.monitors)]})
+            describe({"gpus": [self.about(*gpu) for gpu in zip(self.paths, self.monitors)]})
 
     def about(self, path, monitor):
         """Return what the header says of a GPU."""
@@ -54,7 +54,7 @@ class AmdGpus:
 
     def read(self, now):
         """Return the values of all GPUs."""
-        return [value for each in zip(self.paths, self.monitors) for value in self.of(*each)]
+        return [value for gpu in zip(self.paths, self.monitors) for value in self.of(*gpu)]
 
     def of(self, path, monitor):
         """Return the values of one GPU."""

@@ -92,8 +92,8 @@ class Container:
             return
         self.looked = time.monotonic()
         with contextlib.suppress(OSError, ValueError):
-            found = read_record(os.path.join(self.directory, GROUPS))
-            self.groups, self.before = found["groups"], {pid: start for pid, start in found["before"]}
+            record = read_record(os.path.join(self.directory, GROUPS))
+            self.groups, self.before = record["groups"], {pid: start for pid, start in record["before"]}
             return
         number = read_slice(os.path.join(self.directory, ID), 0, 128).decode("ascii", "replace").strip()
         if len(number) >= 12:

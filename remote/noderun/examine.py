@@ -118,7 +118,7 @@ def ended_ranks(directory):
 
 def rank_processes(directory):
     """Return {rank: pid} of the ranks that still run, as their numbers are here."""
-    found = {}
+    pids = {}
     for record in rank_records(directory):
         rank, pid = record["rank"], record.get("pid")
         if pid is None or "ended_mono_s" in record or not lives(record):
@@ -127,9 +127,9 @@ def rank_processes(directory):
         if record.get("outer") is not None:  # in a process namespace of its own it has another number here
             inner = [number for number in tree_of(wrapper, processes())[1:] if numbers_of(number)[-1:] == [pid]]
             pid = inner[0] if inner else None
-        if pid is not None and os.path.exists("/proc/%d" % pid) and len(found) < MOST_RANKS:
-            found[rank] = pid
-    return found
+        if pid is not None and os.path.exists("/proc/%d" % pid) and len(pids) < MOST_RANKS:
+            pids[rank] = pid
+    return pids
 
 
 def tree_of(pid, table):

@@ -16,8 +16,8 @@ class Foreign:
 
     columns = ["foreign_s"]
 
-    def __init__(self, wanted, tell):
-        self.run = OwnProcesses(wanted)
+    def __init__(self, settings, tell):
+        self.run = OwnProcesses(settings)
         self.tell = tell
         self.ticks = os.sysconf("SC_CLK_TCK")
         self.before = {}
@@ -52,9 +52,9 @@ class Foreign:
 class OwnProcesses:
     """What tells the processes of the run: they descend from its supervisor, bear its mark, or are in its container."""
 
-    def __init__(self, wanted):
-        self.supervisor = wanted["supervisor"]
-        self.mark = b"ORCH_RUN_ID=%s\0" % wanted["run_id"].encode()
+    def __init__(self, settings):
+        self.supervisor = settings["supervisor"]
+        self.mark = b"ORCH_RUN_ID=%s\0" % settings["run_id"].encode()
         self.container = ""
         self.known = {os.getpid(): True, self.supervisor: True}
 

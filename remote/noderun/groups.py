@@ -90,9 +90,9 @@ def groups_named(number, controllers=("pids", "name=systemd")):
         mounts = [line.split()[1:4] for line in file]
     for target, kind, options in mounts:
         if kind == "cgroup2" or kind == "cgroup" and set(controllers) & set(options.split(",")):
-            found = [path for path, _, _ in os.walk(target) if number in os.path.basename(path) and "conmon" not in path]
-            if found:
-                return found
+            paths = [path for path, _, _ in os.walk(target) if number in os.path.basename(path) and "conmon" not in path]
+            if paths:
+                return paths
     return []
 
 

@@ -16,11 +16,11 @@ from noderun.processes import LAB_MARKS, owners
 OWNER_RECORD = "owner.json"
 
 
-def hold_node(door, run_id):
+def hold_node(name_socket, run_id):
     """Bind a socket to this node's name, for a run; refuse after a few seconds, with the record of the run that holds it."""
     began = time.monotonic()
     while True:
-        record = named_by(door)
+        record = named_by(name_socket)
         if record is None:
             return
         # The supervisor of the previous run may need a moment to exit. If two runs want the same nodes at the same moment, each
@@ -34,10 +34,10 @@ def hold_node(door, run_id):
         time.sleep(0.02)
 
 
-def named_by(door):
+def named_by(name_socket):
     """Bind a socket to this node's name and return None; if the name is in use, return the record of its holder."""
     try:
-        door.bind(node_name())
+        name_socket.bind(node_name())
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise

@@ -15,7 +15,7 @@ class Meter:
     def __init__(self):
         self.marks = []
         self.passed = 0
-        self.every = 1
+        self.stride = 1
         self.sent = 0
         self.lost = {}
         self.before = None
@@ -28,12 +28,12 @@ class Meter:
     def grew(self, sizes, now):
         """Note the sizes of logs that have just grown. Of a long run every second mark is kept, again and again."""
         self.passed += 1
-        if self.passed % self.every:
+        if self.passed % self.stride:
             return
         self.marks.append([round(now, 3), sizes])
         if len(self.marks) > MOST_MARKS:
             self.marks = self.marks[1::2]
-            self.every *= 2
+            self.stride *= 2
 
     def record(self, inside_s=0.0):
         """Return what was measured: ``growth``, [seconds of the monotonic clock, {name: bytes}]; ``processors``: their count,

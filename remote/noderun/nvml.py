@@ -297,9 +297,9 @@ class NvidiaProcesses:
 
     columns = ()
 
-    def __init__(self, devices, wanted, tell):
+    def __init__(self, devices, settings, tell):
         self.devices, self.tell = devices, tell
-        self.run = OwnProcesses(wanted)
+        self.run = OwnProcesses(settings)
         self.told = set()
 
     def read(self, now):

@@ -62,8 +62,8 @@ def marked_by(name, value=None, user=None):
             continue
         at = environment.find(b"\0" + marker)
         if at >= 0:
-            found = environment[at + 1 :].split(b"\0", 1)[0].partition(b"=")[2]
-            marked[pid] = (start, found.decode("utf-8", "replace"))
+            own_value = environment[at + 1 :].split(b"\0", 1)[0].partition(b"=")[2]
+            marked[pid] = (start, own_value.decode("utf-8", "replace"))
     return marked
 
 

@@ -124,14 +124,14 @@ def belonging(own, run_id=None):
 
 def open_containers(own, run_id=None):
     """Return the containers of runs that are over, or have lost their supervisor, and whose end is not proved."""
-    found = []
+    unproved = []
     for directory in runs_of(own, run_id):
         has_one = os.path.exists(os.path.join(directory, CONTAINER))
         started = has_one and os.path.lexists(os.path.join(directory, "logs", "node.out"))
         over = started and (os.path.exists(os.path.join(directory, "exit.json")) or not supervisor_lives(directory))
         if over and ran_here(directory) and container_of(directory).proved()["left"]:
-            found.append(container_of(directory))
-    return found
+            unproved.append(container_of(directory))
+    return unproved
 
 
 def remove_containers(own, run_id=None):

@@ -34,8 +34,8 @@ class Sampler:
 
     def prepare(self, order):
         """Fork it, if this run is to be sampled, and let it wait. A node that cannot fork another process is not sampled."""
-        wanted = order.get("telemetry")
-        if not wanted:
+        settings = order.get("telemetry")
+        if not settings:
             return
         waiting, bell = os.pipe()
         try:
@@ -45,7 +45,7 @@ class Sampler:
             os.close(bell)
             return
         if self.pid == 0:
-            become_sampler(wanted, order["run_id"], waiting)
+            become_sampler(settings, order["run_id"], waiting)
         os.close(waiting)
         os.set_blocking(bell, False)
         self.ticks, self.bell = started(self.pid), bell
@@ -107,7 +107,7 @@ def copy_lines(source, target):
         file.write(data[: data.rfind(b"\n") + 1])
 
 
-def become_sampler(wanted, run_id, waiting):
+def become_sampler(settings, run_id, waiting):
     """In the forked child: wait for the start, then sample to the end of the run or of the supervisor. Never returns."""
     try:
         # Of the supervisor it keeps nothing: a socket that it held would keep the node's name taken.
@@ -121,8 +121,8 @@ def become_sampler(wanted, run_id, waiting):
             import zlib
 
             names = {"__name__": "noderun.telemetry"}
-            exec(compile(zlib.decompress(base64.b64decode(wanted["packed"])), "noderun/telemetry", "exec"), names)
-            names["sample_run"](dict(wanted, run_id=run_id, supervisor=os.getppid()), waiting, SAMPLES)
+            exec(compile(zlib.decompress(base64.b64decode(settings["packed"])), "noderun/telemetry", "exec"), names)
+            names["sample_run"](dict(settings, run_id=run_id, supervisor=os.getppid()), waiting, SAMPLES)
     except BaseException as error:
         with contextlib.suppress(Exception), open(SAMPLES, "a") as file:
             file.write('\n{"event": "failed", "why": "%s"}\n' % type(error).__name__)

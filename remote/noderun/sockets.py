@@ -60,8 +60,8 @@ def connections(pid):
     """Return [[local address, local port, remote address, remote port, bytes not yet acknowledged, bytes not yet read,
     retransmissions without an answer]] of the open TCP connections of a process; those with a backlog first."""
     rows, own = tcp_rows(pid), inodes(pid)
-    found = [list(row[1:]) for inode, row in rows.items() if inode in own and row[0] == ESTABLISHED]
-    return sorted(found, key=lambda row: (-row[6], -row[4], -row[5]))[:MOST_CONNECTIONS]
+    established = [list(row[1:]) for inode, row in rows.items() if inode in own and row[0] == ESTABLISHED]
+    return sorted(established, key=lambda row: (-row[6], -row[4], -row[5]))[:MOST_CONNECTIONS]
 
 
 def listens_at(pids, port):

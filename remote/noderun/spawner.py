@@ -37,8 +37,8 @@ def op_spawn(request):
     """
     name_process(b"orch-spawner")
     address = spawner_address(request["job"])
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    take_address(door, address)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    take_address(listener, address)
     reply(event="spawner", pid=os.getpid())
     children, has_controller, heard = set(), True, time.monotonic()
 
@@ -50,24 +50,24 @@ def op_spawn(request):
 
     signal.signal(signal.SIGTERM, hand_on)
     while has_controller or children:
-        sources = ([door] if door else []) + ([0] if has_controller else [])
+        sources = ([listener] if listener else []) + ([0] if has_controller else [])
         ready = select.select(sources, [], [], SPAWN_S)[0]
         if 0 in ready:
             has_controller, heard = bool(os.read(0, 4096)), time.monotonic()
         elif time.monotonic() - heard > request["lease_s"]:
             has_controller = False
-        if door and door in ready:
-            door = answer(door, children)
+        if listener and listener in ready:
+            listener = answer(listener, children)
         reap(children)
 
 
-def take_address(door, address):
+def take_address(listener, address):
     """Bind and listen; whoever has the address now is asked to give it up."""
     deadline = time.monotonic() + YIELD_S
     while True:
         try:
-            door.bind(address)
-            door.listen(64)
+            listener.bind(address)
+            listener.listen(64)
             return
         except OSError as error:
             if time.monotonic() > deadline:
@@ -77,22 +77,22 @@ def take_address(door, address):
         time.sleep(0.01)
 
 
-def answer(door, children):
+def answer(listener, children):
     """Carry out one order: start a supervisor, or give up the address. Return the listening socket, None without one."""
-    connection, _ = door.accept()
+    connection, _ = listener.accept()
     with connection:
         connection.settimeout(2.0)
         try:
             if not is_own(connection):
-                return door
+                return listener
             order = json.loads(connection.recv(65536).decode())
             if order["do"] == "yield":
-                door.close()
+                listener.close()
                 connection.sendall(b"{}\n")
                 return None
             pid = os.fork()
             if pid == 0:
-                door.close()
+                listener.close()
                 connection.close()
                 become_supervisor(order["directory"])
             children.add(pid)
@@ -100,7 +100,7 @@ def answer(door, children):
         except (OSError, ValueError, KeyError) as error:
             with contextlib.suppress(OSError):
                 connection.sendall(json.dumps({"error": str(error)}).encode() + b"\n")
-    return door
+    return listener
 
 
 def reap(children):

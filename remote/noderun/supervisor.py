@@ -36,7 +36,7 @@ class Supervisor:
         self.ends = Ends()
         self.owner = b""
         self.is_job_ending = False
-        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # bound to the node's name once this run holds it
+        self.name_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # bound to the node's name once this run holds it
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(address_of(directory))
         self.sign_of_life = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # for `supervisor_lives`
@@ -47,10 +47,10 @@ class Supervisor:
         """Work until there is nothing left to own and nobody left to report to."""
         run = self.run
         while run.state != "gone":
-            doors = [self.listener, self.door] if self.owner else [self.listener]
+            listeners = [self.listener, self.name_socket] if self.owner else [self.listener]
             pause_s = self.pause_s()
             handles = list(self.ends.handles.values())
-            ready = select.select(doors + list(self.connections) + handles, [], [], pause_s)[0]
+            ready = select.select(listeners + list(self.connections) + handles, [], [], pause_s)[0]
             self.ends.take(ready)
             # A frozen node stops in this wait: judge lateness right after it, before anything that queued up meanwhile.
             run.judge_lateness()
@@ -59,7 +59,7 @@ class Supervisor:
             for connection in ready:
                 if connection is self.listener:
                     self.accept()
-                elif connection is self.door:
+                elif connection is self.name_socket:
                     self.introduce()
                 elif connection in self.connections:
                     self.receive(connection)
@@ -107,7 +107,7 @@ class Supervisor:
 
     def introduce(self):
         """Send the owner's record to a process that may belong to another work directory or user, and close."""
-        client, _ = self.door.accept()
+        client, _ = self.name_socket.accept()
         with client, contextlib.suppress(OSError):
             client.setblocking(False)
             client.send(self.owner)
@@ -181,8 +181,8 @@ class Supervisor:
         the record of the run that has it."""
         record = owner_record(owner, "armed")
         write_whole(OWNER_RECORD, [record])
-        hold_node(self.door, owner["run_id"])
-        self.door.listen(64)
+        hold_node(self.name_socket, owner["run_id"])
+        self.name_socket.listen(64)
         self.owner = record
 
     def sign(self, state):

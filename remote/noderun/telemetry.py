@@ -99,7 +99,7 @@ def as_line(value):
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-def sources_of(wanted, describe, tell):
+def sources_of(settings, describe, tell):
     """Return the sources of this node. ``describe`` takes what the header says of them, ``tell`` events.
 
     Each has a share of 0.195 % of a core. The counter of energy gets the most: a look at it takes 3.5 ms on an H200, at all the
@@ -107,28 +107,28 @@ def sources_of(wanted, describe, tell):
     """
     shares = [(Usage(), 1.0, 0.0001), (Packages(describe), 1.0, 0.0001), (Interfaces(describe), 1.0, 0.0001)]
     shares.append((Quota(), 2.0, 0.00005))
-    shares += [(Ports(describe), 1.0, 0.0001), (PortErrors(), 10.0, 0.0001), (Foreign(wanted, tell), 10.0, 0.0001)]
-    if wanted.get("device") == "cuda":
-        devices = nvidia_devices(wanted.get("devices", ""), describe)
+    shares += [(Ports(describe), 1.0, 0.0001), (PortErrors(), 10.0, 0.0001), (Foreign(settings, tell), 10.0, 0.0001)]
+    if settings.get("device") == "cuda":
+        devices = nvidia_devices(settings.get("devices", ""), describe)
         if devices:
             shares += [(NvidiaPower(devices), 1.0, 0.0008), (NvidiaStates(devices), 1.0, 0.0002)]
             shares += [(NvidiaErrors(devices), 10.0, 0.0001)]
-            shares += [(NvidiaEvents(devices, tell), 1.0, 0.0001), (NvidiaProcesses(devices, wanted, tell), 5.0, 0.0001)]
+            shares += [(NvidiaEvents(devices, tell), 1.0, 0.0001), (NvidiaProcesses(devices, settings, tell), 5.0, 0.0001)]
         else:
-            shares.append((AmdGpus(wanted.get("devices", ""), describe), 1.0, 0.0008))
-    period_s = wanted.get("period_s", 1.0)
+            shares.append((AmdGpus(settings.get("devices", ""), describe), 1.0, 0.0008))
+    period_s = settings.get("period_s", 1.0)
     return [Source(readable, least_s * period_s, share) for readable, least_s, share in shares]
 
 
-def sample_run(wanted, waiting, path):
-    """Sample this node until something is written to, or closes, the pipe ``waiting``. ``wanted`` are the devices of the run,
+def sample_run(settings, waiting, path):
+    """Sample this node until something is written to, or closes, the pipe ``waiting``. ``settings`` are the devices of the run,
     and what tells its processes."""
     die_with_parent()
     with contextlib.suppress(OSError):
         os.nice(10)
     about, told = {}, []
-    period_s = wanted.get("period_s", 1.0)
-    sources = sources_of(wanted, about.update, lambda **fields: told.append(fields))
+    period_s = settings.get("period_s", 1.0)
+    sources = sources_of(settings, about.update, lambda **fields: told.append(fields))
     columns = ["t"] + [name for source in sources for name in source.columns]
     header = dict(about, schema=TELEMETRY_SCHEMA, period_s=period_s, processors=os.cpu_count(), columns=columns)
     samples = Samples(path, header)
