@@ -59,11 +59,11 @@ def cell_of(speeds: Sequence[float], bench: str, place: int) -> Cell:
 
 def verdicts(benches: Sequence[Sequence[Sequence[float]]]) -> tuple[bool, ...]:
     """Return whether any configuration is reported as different: by the rule, without margin, by intervals, by medians."""
-    pairs = [(cell_of(one, "a", place), cell_of(other, "b", place)) for place, (one, other) in enumerate(benches)]
+    pairs = [(cell_of(before, "a", place), cell_of(after, "b", place)) for place, (before, after) in enumerate(benches)]
     ours, bare = (any(pair.verdict in ("faster", "slower") for pair in compared(pairs, margin)) for margin in (MARGIN, 0.0))
-    intervals = [(interval(one), interval(other)) for one, other in benches]
+    intervals = [(interval(before), interval(after)) for before, after in benches]
     apart = any(a and b and (a.high < b.low or b.high < a.low) for a, b in intervals)
-    return ours, bare, apart, any(abs(median(other) / median(one) - 1) > THRESHOLD for one, other in benches)
+    return ours, bare, apart, any(abs(median(after) / median(before) - 1) > THRESHOLD for before, after in benches)
 
 
 def main() -> None:
@@ -80,11 +80,11 @@ def main() -> None:
             for slower in (0.0, 0.03, 0.05, 0.10):
                 chance = random.Random(f"{name} {repeats} {slower}")
                 typical = [(100.0, 100.0 * (1 - slower)), *[(100.0, 100.0)] * (asked.cells - 1)]
-                found = [
-                    verdicts([[speeds_of(each, repeats, world, chance) for each in both] for both in typical])
+                outcomes = [
+                    verdicts([[speeds_of(speed, repeats, world, chance) for speed in both] for both in typical])
                     for _ in range(asked.campaigns)
                 ]
-                shares = " | ".join(f"{100 * sum(way) / len(found):.1f}" for way in zip(*found, strict=True))
+                shares = " | ".join(f"{100 * sum(way) / len(outcomes):.1f}" for way in zip(*outcomes, strict=True))
                 print(f"| {name} | {repeats} | {slower:.0%} | {shares} |", flush=True)
 
 

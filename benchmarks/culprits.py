@@ -41,10 +41,10 @@ def limited(lab: Lab, kind: str, rate: str, chance: random.Random) -> Iterator[s
         yield f"{name}:"
         faults.rate(lab, name, None)
     else:
-        one, other = (names[place] for place in sorted(chance.sample(range(len(names)), 2)))
-        faults.pair_rate(lab, one, other, rate)
-        yield f"link {one} to {other}:"
-        faults.pair_rate(lab, one, other, None)
+        node, other = (names[place] for place in sorted(chance.sample(range(len(names)), 2)))
+        faults.pair_rate(lab, node, other, rate)
+        yield f"link {node} to {other}:"
+        faults.pair_rate(lab, node, other, None)
 
 
 def culprits(lab: Lab, project: Path, words: list[str]) -> list[str]:
@@ -56,8 +56,8 @@ def culprits(lab: Lab, project: Path, words: list[str]) -> list[str]:
     if not sheets or not sheets[0]["n"]:
         raise RuntimeError(f"no measurement: {done.stderr}")
     print(f"    {sheets[0]['said'][0]}", file=sys.stderr, flush=True)
-    found: list[str] = sheets[0]["culprits"]
-    return found
+    named: list[str] = sheets[0]["culprits"]
+    return named
 
 
 def main() -> None:
@@ -80,11 +80,11 @@ def main() -> None:
             lab = labs.up(Path(folder) / "lab", nodes=count, gpus_per_node=0, slots=1, kind="namespaces", say=lambda _: None)
             try:
                 for kind in kinds:
-                    with limited(lab, kind, asked.rate, chance) as wanted:
-                        found = culprits(lab, Path(folder), ["--steps", str(asked.steps)])
-                    is_right = not found if kind == "clean" else len(found) == 1 and found[0].startswith(wanted)
-                    outcome = "right" if is_right else "wrong" if found else "nothing"
-                    print(f"{count} nodes, {kind} {wanted} {outcome} {found}", file=sys.stderr, flush=True)
+                    with limited(lab, kind, asked.rate, chance) as expected:
+                        named = culprits(lab, Path(folder), ["--steps", str(asked.steps)])
+                    is_right = not named if kind == "clean" else len(named) == 1 and named[0].startswith(expected)
+                    outcome = "right" if is_right else "wrong" if named else "nothing"
+                    print(f"{count} nodes, {kind} {expected} {outcome} {named}", file=sys.stderr, flush=True)
                     outcomes.setdefault(kind, Counter())[outcome] += 1
             finally:
                 labs.down(lab.directory)

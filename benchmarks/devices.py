@@ -135,12 +135,12 @@ def main() -> None:
     print(f"{world.name}, PyTorch {torch.__version__}, {asked.rounds} rounds")
     furthest = 0.0
     for name, sides in cases.items():
-        found: dict[str, list[list[float]]] = {side: [] for side in SIDES}
+        by_side: dict[str, list[list[float]]] = {side: [] for side in SIDES}
         for number in range(asked.rounds):
             for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-                found[side].append(sides[side]())
+                by_side[side].append(sides[side]())
         for at, label in enumerate(("copy", "scale", "add", "triad") if name.startswith("memory") else ("",)):
-            program, loop = ([values[at] for values in found[side]] for side in SIDES)
+            program, loop = ([values[at] for values in by_side[side]] for side in SIDES)
             ratios = [own / other for own, other in zip(program, loop, strict=True)]
             ratio = statistics.median(ratios)
             furthest = max(furthest, abs(ratio - 1))

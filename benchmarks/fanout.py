@@ -244,17 +244,17 @@ def main() -> None:
     parser.add_argument("--n", default="4", help="numbers of hosts, e.g. 4,16,64")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=4, help="runs of orch in a round of skew")
-    parser.add_argument("--with", dest="wanted", default="", help="contenders; all if not said")
+    parser.add_argument("--with", dest="chosen", default="", help="contenders; all if not said")
     asked = parser.parse_args()
     if not LAB.name:
         sys.exit("ORCH_HOSTS is not set: run this through `orch lab exec -- python benchmarks/fanout.py …`")
     contenders = OPERATIONS[asked.operation]
-    wanted = asked.wanted.split(",") if asked.wanted else list(contenders)
-    for name in [name for name in wanted if name in PROGRAMS and not shutil.which(PROGRAMS[name])]:
+    chosen = asked.chosen.split(",") if asked.chosen else list(contenders)
+    for name in [name for name in chosen if name in PROGRAMS and not shutil.which(PROGRAMS[name])]:
         print(f"{name} is not installed, and left out")
-        wanted.remove(name)
+        chosen.remove(name)
     for count in map(int, asked.n.split(",")):
-        measure(asked.operation, {name: contenders[name] for name in wanted if name in contenders}, count, asked)
+        measure(asked.operation, {name: contenders[name] for name in chosen if name in contenders}, count, asked)
 
 
 def measure(operation: str, contenders: dict[str, Contender], count: int, asked: argparse.Namespace) -> None:

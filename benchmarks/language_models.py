@@ -263,7 +263,7 @@ def said_round(number: int, means: dict[str, list[float]]) -> None:
 def said(name: str, cell: Cell, means: dict[str, list[float]], memory: dict[str, int], peak: float) -> None:
     """Print the table of a cell."""
     for program, seconds in means.items():
-        speeds = sorted(cell.batch_size * cell.seq_len / each for each in seconds)
+        speeds = sorted(cell.batch_size * cell.seq_len / mean_s for mean_s in seconds)
         tokens_per_s = statistics.median(speeds)
         tflops = tokens_per_s * cell.flops_per_token() / 1e12
         mfu = f"{tflops / peak:6.1%} MFU" if peak else "no peak known"

@@ -125,7 +125,7 @@ def one_round(project: Path, asked: argparse.Namespace) -> tuple[str, float, Usa
     at = {event["event"]: event["at"] for event in map(json.loads, events.read_text().splitlines())}
     (manifest,) = project.glob("runs/*/*/manifest.json")
     told = json.loads(manifest.read_text())
-    silence_s = max(one["longest_silence_s"] for one in told["outcome"]["answers"].values())
+    silence_s = max(answer["longest_silence_s"] for answer in told["outcome"]["answers"].values())
     share = measured.share(at["started"] + MARGIN_S, at["finished"] - MARGIN_S)
     took = f"deploy {deployed.seconds:.1f} s ({deployed.processor_s:.1f} processor)"
     took += f", bench {measured.seconds:.1f} s ({measured.processor_s:.1f} processor)"

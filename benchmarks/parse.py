@@ -115,13 +115,13 @@ def matching(sample: bytes, grammar: LogGrammar, size: int) -> bytes:
         for match in filter(None, (pattern.search(line) for pattern in patterns)):
             at = match.span("step") if "step" in match.re.groupindex else (len(line), len(line))
             parts.append((line[: at[0]] + "%d" * (at[0] < at[1]) + line[at[1] :].replace("%", "%%") + "\n", at[0] < at[1]))
-    found, length, step = [], 0, 10
+    written, length, step = [], 0, 10
     while length < size:
         for text, counts in parts:
-            found.append(text % step if counts else text)
+            written.append(text % step if counts else text)
             step += 10 * counts
-            length += len(found[-1])
-    return "".join(found).encode()
+            length += len(written[-1])
+    return "".join(written).encode()
 
 
 def rates(data: bytes, grammar: LogGrammar, rounds: int) -> tuple[float, float, float]:

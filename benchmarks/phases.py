@@ -30,15 +30,15 @@ def main() -> None:
         print(json.dumps(once(asked.once)))
         return
     for count in map(int, asked.n.split(",")):
-        found = []
+        timings = []
         for _ in range(asked.rounds):
             began = time.time()
             words = [sys.executable, __file__, "--once", str(count)]
             done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "BEGAN": repr(began)})
-            found.append(json.loads(done.stdout))
+            timings.append(json.loads(done.stdout))
         print(f"{count} hosts, load {os.getloadavg()[0]:.1f}: wall, processor")
         for phase in (*PHASES, "all"):
-            wall, own = (statistics.median(one[phase][place] for one in found) for place in (0, 1))
+            wall, own = (statistics.median(timing[phase][place] for timing in timings) for place in (0, 1))
             print(f"  {phase:10} {wall:8.3f} s {own:8.3f} s")
 
 

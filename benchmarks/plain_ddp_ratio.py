@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer", default="", help="another script with the arguments and the lines of plain_ddp.py")
     asked = parser.parse_args()
-    counts, modes = [int(each) for each in asked.gpus.split(",")], asked.modes.split(",")
+    counts, modes = [int(count) for count in asked.gpus.split(",")], asked.modes.split(",")
     if unknown := [mode for mode in modes if mode not in MODES]:
         sys.exit(f"--modes: expected some of {', '.join(MODES)}, got {', '.join(unknown)}")
     if asked.device == "cuda" and max(counts) > torch.cuda.device_count():
@@ -98,10 +98,10 @@ def speed(name: str, mode: str, gpus: int, asked: argparse.Namespace) -> float:
 
 def said(name: str, mode: str, gpus: int, speeds: dict[tuple[str, str, int], list[float]]) -> str:
     """Return the median, and the efficiency if one GPU was measured."""
-    found = statistics.median(speeds[name, mode, gpus])
+    speed = statistics.median(speeds[name, mode, gpus])
     if gpus == 1 or (name, mode, 1) not in speeds:
-        return f"{name} {found:.2f}"
-    return f"{name} {found:.2f} ({found / (gpus * statistics.median(speeds[name, mode, 1])):.1%})"
+        return f"{name} {speed:.2f}"
+    return f"{name} {speed:.2f} ({speed / (gpus * statistics.median(speeds[name, mode, 1])):.1%})"
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def taken(argv: list[str]) -> tuple[float, float, int]:
 def children(pid: int) -> list[int]:
     """Return the children of a process."""
     parents = {path.parent.name: _read(path).rpartition(")")[2].split()[1:2] for path in Path("/proc").glob("[0-9]*/stat")}
-    return [int(each) for each, parent in parents.items() if parent == [str(pid)]]
+    return [int(child) for child, parent in parents.items() if parent == [str(pid)]]
 
 
 def held_mib(pid: int) -> float:

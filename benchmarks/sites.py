@@ -79,7 +79,7 @@ def copied(source: BenchDir, root: Path, number: int) -> None:
             copy.write_log(folder.name, "exit.json", json.dumps(exit_record | {"run_id": copy.run_id}).encode())
 
 
-def built(what: str, project: Path, site: Path) -> None:
+def built(title: str, project: Path, site: Path) -> None:
     """Build the site in a new process, and print what that took."""
     began, before = time.monotonic(), sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     argv = [sys.executable, "-c", _ORCH, "site", str(site), "--json"]
@@ -89,7 +89,7 @@ def built(what: str, project: Path, site: Path) -> None:
     sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
     size, largest = sum(sizes.values()), max(sizes.items(), key=lambda item: item[1])
     print(
-        f"  {what:16} {seconds:6.1f} s, {used:6.1f} s of processors, {said['made']} of {said['pages']} pages made", flush=True
+        f"  {title:16} {seconds:6.1f} s, {used:6.1f} s of processors, {said['made']} of {said['pages']} pages made", flush=True
     )
     print(f"  {'':16} {size / 2**20:.1f} MiB, the largest: {largest[0].name}, {largest[1] / 2**20:.1f} MiB", flush=True)
 

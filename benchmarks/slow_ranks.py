@@ -48,7 +48,7 @@ def main() -> None:
     for how in asked.how.split(","):
         for percent in map(float, asked.percent.split(",")):
             made = [trial(how, percent, number, asked.repeats) for number in range(asked.trials)]
-            rows.append(row(how, percent, [one for one in made if one]))
+            rows.append(row(how, percent, [outcome for outcome in made if outcome]))
     excesses = "excess of the rank, % | width, % | excess of its processor time, % | width, %"
     print(f"| slowed by | percent | trials | right | other ranks named | {excesses} | load |")
     print("|---|---:|---:|---:|---:|---|---:|---|---:|---|")
@@ -119,9 +119,9 @@ def row(how: str, percent: float, made: Sequence[dict[str, Any]]) -> str:
     """Return a row of the table."""
     if not made:
         return f"| {how} | {percent:g} | 0 | | | | | | | |"
-    loads = [one["load"] for one in made]
-    right, others = sum(one["right"] for one in made), sum(bool(one["others"]) for one in made)
-    reach = " | ".join(spread([one[name] for one in made if one[name]]) for name in ("excess", "of_processor"))
+    loads = [outcome["load"] for outcome in made]
+    right, others = sum(outcome["right"] for outcome in made), sum(bool(outcome["others"]) for outcome in made)
+    reach = " | ".join(spread([outcome[name] for outcome in made if outcome[name]]) for name in ("excess", "of_processor"))
     return f"| {how} | {percent:g} | {len(made)} | {right} | {others} | {reach} | {min(loads):.0f} to {max(loads):.0f} |"
 
 

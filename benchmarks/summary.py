@@ -100,7 +100,7 @@ def family(pid: int) -> list[int]:
         children = [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
     except OSError:
         children = []
-    return [pid, *(one for child in children for one in family(child))]
+    return [pid, *(descendant for child in children for descendant in family(child))]
 
 
 def resident_mib(pid: int) -> float:

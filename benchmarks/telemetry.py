@@ -61,13 +61,13 @@ def result_of(output: str) -> tuple[RunResult, Path]:
 
 def costs(folder: Path) -> list[tuple[str, float, float]]:
     """Return (host, seconds of a processor, seconds of sampling) of each node's sampling process."""
-    found = []
+    rows = []
     for path in sorted(folder.glob(f"logs/*/{TELEMETRY}")):
         if samples := telemetry_of(path.read_bytes(), path.parent.name):
             seconds = samples.times[-1] - samples.times[0]
             if samples.cost is not None:
-                found.append((path.parent.name, samples.cost * seconds, seconds))
-    return found
+                rows.append((path.parent.name, samples.cost * seconds, seconds))
+    return rows
 
 
 def joules_by_smi(log: Path, run: RunResult) -> float | None:
@@ -75,7 +75,7 @@ def joules_by_smi(log: Path, run: RunResult) -> float | None:
     if not run.tempo or run.tempo.clock is None or not run.throughput or not run.use:
         return None
     begin = run.tempo.clock + time.time() - time.monotonic()
-    wanted = {gpu.uuid for node in run.use.nodes for gpu in node.gpus}
+    uuids = {gpu.uuid for node in run.use.nodes for gpu in node.gpus}
     powers: dict[str, list[tuple[float, float]]] = {}
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         uuid, _, rest = line.partition(", ")
@@ -85,7 +85,7 @@ def joules_by_smi(log: Path, run: RunResult) -> float | None:
         except ValueError:
             continue
         powers.setdefault(uuid, []).append(point)
-    means = [mean_over(powers.get(uuid, []), begin, begin + run.throughput.seconds) for uuid in wanted]
+    means = [mean_over(powers.get(uuid, []), begin, begin + run.throughput.seconds) for uuid in uuids]
     return sum(watts or 0.0 for watts in means) / (run.speed or 1.0) if means and all(means) else None
 
 
@@ -196,9 +196,9 @@ def main() -> None:
     interval = ratio_interval(speeds[True], speeds[False])
     reach = f", 95 % {interval.low:.5f} to {interval.high:.5f}" if interval else ""
     print(f"speed with the sampler over that without: median {median(ratios):.5f}{reach}, {len(ratios)} rounds")
-    for host, each in used.items():
-        shares = [100 * core_s / seconds for core_s, seconds in each if seconds]
-        runs = f"{len(each)} runs of {median([seconds for _, seconds in each]):.0f} s"
+    for host, of_host in used.items():
+        shares = [100 * core_s / seconds for core_s, seconds in of_host if seconds]
+        runs = f"{len(of_host)} runs of {median([seconds for _, seconds in of_host]):.0f} s"
         print(f"{host}: {median(shares):.3f} % of one core, at most {max(shares):.3f} %, {runs}")
     if joules:
         apart = [own / theirs - 1 for own, theirs in joules]
