@@ -38,30 +38,30 @@ def main() -> int:
     options = parser.parse_args()
     chosen = select(options.rows)
     if options.list:
-        for one in chosen:
-            print(f"{one.name:4} {one.trials:4} x  {one.fault}")
+        for row in chosen:
+            print(f"{row.name:4} {row.trials:4} x  {row.fault}")
         return 0
-    reasons = {one.name: reason for one in chosen if (reason := one.skip())}
+    reasons = {row.name: reason for row in chosen if (reason := row.skip())}
     for name, reason in reasons.items():
         print(f"{name} is not run: {reason}")
-    chosen = [one for one in chosen if one.name not in reasons]
+    chosen = [row for row in chosen if row.name not in reasons]
     print(f"seed {options.seed}, {options.jobs} labs", flush=True)
     results: list[Result] = []
     with suppress(KeyboardInterrupt):  # what was counted until then is printed all the same
         for result in _run(chosen, options.trials, options.jobs, options.seed):
             results.append(result)
     if options.json:
-        options.json.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
+        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
     print(table(chosen, results))
-    return 0 if all(one.passed for one in results) else 1
+    return 0 if all(result.passed for result in results) else 1
 
 
 def _run(chosen: Sequence[Row], trials: int | None, jobs: int, seed: int) -> Iterable[Result]:
     """Yield the result of every trial as it comes, with a line for each failure and each finished row."""
-    open_trials = {one.name: trials or one.trials for one in chosen}
-    wanted = [(one.name, number) for one in chosen for number in range(1, open_trials[one.name] + 1)]
+    open_trials = {row.name: trials or row.trials for row in chosen}
+    planned = [(row.name, number) for row in chosen for number in range(1, open_trials[row.name] + 1)]
     with _labs(jobs) as (base, pool):
-        for future in as_completed([pool.submit(worker.trial, base, name, number, seed) for name, number in wanted]):
+        for future in as_completed([pool.submit(worker.trial, base, name, number, seed) for name, number in planned]):
             result = future.result()
             open_trials[result.row] -= 1
             if not result.passed:
@@ -91,14 +91,14 @@ def _labs(jobs: int) -> Iterator[tuple[str, ProcessPoolExecutor]]:
 def table(chosen: Sequence[Row], results: Sequence[Result]) -> str:
     """Return a line for each row: trials, passes, worst times in seconds, what was left, what was lost."""
     lines = [f"{'row':4} {'trials':>6} {'passed':>6} {'detect':>7} {'stop':>7} {'left':>5} {'lost':>6}  fault"]
-    for one in chosen:
-        mine = [result for result in results if result.row == one.name]
+    for row in chosen:
+        mine = [result for result in results if result.row == row.name]
         detect = max((result.detected_s for result in mine if result.detected_s is not None), default=None)
         stop = max((result.stopped_s for result in mine if result.stopped_s is not None), default=None)
         counts = len(mine), sum(result.passed for result in mine)
         sums = sum(result.leftovers for result in mine), sum(result.lost_bytes for result in mine)
         worst = f"{_seconds(detect):>7} {_seconds(stop):>7}"
-        lines.append(f"{one.name:4} {counts[0]:6} {counts[1]:6} {worst} {sums[0]:5} {sums[1]:6}  {one.fault}")
+        lines.append(f"{row.name:4} {counts[0]:6} {counts[1]:6} {worst} {sums[0]:5} {sums[1]:6}  {row.fault}")
     return "\n".join(lines)
 
 

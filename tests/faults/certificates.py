@@ -142,21 +142,21 @@ def small_memory(world: World, node: str) -> Iterator[None]:
 def wrong_driver(world: World, node: str) -> Iterator[None]:
     """Every node has a stand-in for nvidia-smi; that of this node tells of another driver than the inventory expects."""
     world.gpus = 1
-    for each in world.lab.nodes:
-        folder = each.home / "stand-in"
+    for machine in world.lab.nodes:
+        folder = machine.home / "stand-in"
         folder.mkdir(exist_ok=True)
-        driver = "535.54.03" if each.name == node else "580.95.05"
+        driver = "535.54.03" if machine.name == node else "580.95.05"
         texts = {"nvidia-smi": NVIDIA_SMI.format(driver=driver), "runner": RUNNER.format(python=world.lab.python)}
         for name, text in texts.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
-        of_host = world.given.setdefault(each.name, {})
+        of_host = world.given.setdefault(machine.name, {})
         of_host |= {"expect": {"driver": "580*"}, "vars": {"runner_python": "/root/stand-in/runner"}}
     try:
         yield
     finally:
-        for each in world.lab.nodes:
-            shutil.rmtree(each.home / "stand-in")
+        for machine in world.lab.nodes:
+            shutil.rmtree(machine.home / "stand-in")
 
 
 @contextmanager
@@ -304,13 +304,13 @@ def trial(lab: Lab, kind: str, planted: Mapping[str, str], suite: str, pairs: st
     """Plant faults, by node, run an acceptance, mend the lab, and return what was counted."""
     project.mkdir(parents=True, exist_ok=True)
     world = World(lab)
-    wanted = {stage for fault in planted.values() for stage in PLANTS[fault].stages} or {"checks", "hashing", "pairs"}
+    stages = {stage for fault in planted.values() for stage in PLANTS[fault].stages} or {"checks", "hashing", "pairs"}
     load = float(Path("/proc/loadavg").read_text().split()[0])
     try:
         with ExitStack() as stack:
             for node, fault in planted.items():
                 stack.enter_context(PLANTS[fault].plant(world, node))
-            code, content, seconds = accept(world, project, suite, sorted(wanted), pairs)
+            code, content, seconds = accept(world, project, suite, sorted(stages), pairs)
     finally:
         left = mend(lab)
     folder = Path(content["path"]) if content else project

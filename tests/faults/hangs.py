@@ -117,7 +117,10 @@ class World:
         self.said_at: list[float] = []
         self.failures: list[tuple[float, dict[str, Any]]] = []
         self.ended: set[int] = set()
-        slots = [SimpleNamespace(slot=SimpleNamespace(host=one.name, ranks=(rank,))) for rank, one in enumerate(self.machines)]
+        slots = [
+            SimpleNamespace(slot=SimpleNamespace(host=machine.name, ranks=(rank,)))
+            for rank, machine in enumerate(self.machines)
+        ]
         stage = SimpleNamespace(journal=lambda *_, **__: None, observe=self._observe)
         self.hang = HangWatch(SimpleNamespace(run_id=self.run_id, nodes=slots), stage)  # type: ignore[arg-type]
         self.nodes, self.given, self.trainer = nodes, f"{given} {GIVEN[backend]}", TRAINERS[backend]
@@ -312,13 +315,13 @@ def pausing(number: int, hours: float, seed: int) -> dict[str, Any]:
             world.stop()
         finally:
             world.close()
-        pauses = [(int(rank), float(at), what) for rank, at, what in map(str.split, paused.read_text().splitlines())]
+        pauses = [(int(rank), float(at), word) for rank, at, word in map(str.split, paused.read_text().splitlines())]
     took = (time.monotonic() - begun) / 3600
     return {
         "kind": kind,
         "hours": took,
         "steps": steps,
-        "pauses": sum(what != "over" for *_, what in pauses),
+        "pauses": sum(word != "over" for *_, word in pauses),
         "reason": reason,
         "failures": failures if not reason else [],
         "said": world.said,
@@ -329,15 +332,15 @@ def pausing(number: int, hours: float, seed: int) -> dict[str, Any]:
 def accuses(words: str, at: float, pauses: Sequence[tuple[int, float, str]]) -> bool:
     """Return whether a suspicion names a rank that had no pause then. ``pauses``: rank, time, and kind or ``over``."""
     named = re.search(ACCUSING, words)
-    last = {rank: what for rank, time_s, what in pauses if time_s <= at}
+    last = {rank: word for rank, time_s, word in pauses if time_s <= at}
     return any(last.get(int(rank), "over") == "over" for rank in re.findall(r"\d+", named[1] if named else ""))
 
 
 def pauses_line(kind: str, told: Sequence[dict[str, Any]]) -> str:
     """Return how often runs of one kind were suspected and stopped."""
-    hours, pauses = sum(one["hours"] for one in told), sum(one["pauses"] for one in told)
-    suspicions, wrong = (sum(len(one[key]) for one in told) for key in ("said", "wrong"))
-    stops, failures = (sum(bool(one[key]) for one in told) for key in ("reason", "failures"))
+    hours, pauses = sum(run["hours"] for run in told), sum(run["pauses"] for run in told)
+    suspicions, wrong = (sum(len(run[key]) for run in told) for key in ("said", "wrong"))
+    stops, failures = (sum(bool(run[key]) for run in told) for key in ("reason", "failures"))
     ends = f"{stops} of {len(told)} runs stopped, {failures} failed"
     return f"{kind}: {hours:.2f} hours, {pauses} pauses, {suspicions} suspicions, {wrong} of a rank that did not pause; {ends}"
 
@@ -345,11 +348,11 @@ def pauses_line(kind: str, told: Sequence[dict[str, Any]]) -> str:
 def table(results: Sequence[Result]) -> str:
     """Return a line for each fault: trials, right ones, wrong ones, none; median and longest seconds."""
     lines = [f"{'fault':8} {'trials':>6} {'right':>6} {'wrong':>6} {'none':>5} {'median':>8} {'longest':>8}"]
-    for fault in dict.fromkeys([*(one.fault for one in results), "all"]):
-        mine = [one for one in results if fault in (one.fault, "all")]
-        times = [one.seconds for one in mine if one.seconds is not None] or [float("nan")]
-        right, wrong = sum(one.is_right for one in mine), sum(one.is_wrong for one in mine)
-        none = sum(one.named is None for one in mine)
+    for fault in dict.fromkeys([*(result.fault for result in results), "all"]):
+        mine = [result for result in results if fault in (result.fault, "all")]
+        times = [result.seconds for result in mine if result.seconds is not None] or [float("nan")]
+        right, wrong = sum(result.is_right for result in mine), sum(result.is_wrong for result in mine)
+        none = sum(result.named is None for result in mine)
         lines.append(f"{fault:8} {len(mine):6} {right:6} {wrong:6} {none:5} {statistics.median(times):8.1f} {max(times):8.1f}")
     return "\n".join(lines)
 
@@ -373,10 +376,10 @@ def main() -> None:
     with ThreadPoolExecutor(args.jobs) as pool:
         if args.pauses:
             told = list(pool.map(lambda number: pausing(number, args.pauses / args.jobs, args.seed), range(args.jobs)))
-            for one in told:
-                print(json.dumps(one))
+            for run in told:
+                print(json.dumps(run))
             for kind, _ in PAUSES:
-                print(pauses_line(kind, [one for one in told if one["kind"] == kind]))
+                print(pauses_line(kind, [run for run in told if run["kind"] == kind]))
             return
         faults = args.faults.split(",") if args.faults else TORCH_FAULTS if args.torch else FAULTS
         work = [(number, fault) for number in range(args.first, args.first + args.trials) for fault in faults]
@@ -387,7 +390,7 @@ def main() -> None:
             where = f"{result.fault} {result.nodes}n rank {result.rank}"
             print(f"{mark:5} {where}: {result.seconds or -1:.1f} s: {result.sentence or result.said}", flush=True)
     if args.json:
-        args.json.write_text(json.dumps([asdict(one) for one in results], indent=1))
+        args.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
     print(table(results))
 
 

@@ -86,10 +86,10 @@ class Trial:
 
     def keep(self, *hosts: str, controller: Controller | None = None) -> None:
         """Count the bytes of every run's logs that are on these nodes (all of them) and not, alike, in the project."""
-        one = controller or self.controller
-        for manifest in one.project.glob("runs/*/*/manifest.json"):
+        owner = controller or self.controller
+        for manifest in owner.project.glob("runs/*/*/manifest.json"):
             for host in hosts or self.nodes:
-                top = one.shared or one.lab.node(host).home / ".orch-node"
+                top = owner.shared or owner.lab.node(host).home / ".orch-node"
                 there = top / run_path(host, manifest.parent.name) / "logs"
                 for path in there.glob("*") if there.is_dir() else ():
                     here = manifest.parent / "logs" / host / path.name
@@ -166,14 +166,14 @@ def row(
 
 def run_trial(name: str, number: int, seed: int, lab: Lab, scratch: Path, *, full: bool) -> Result:
     """Run one trial in a lab, mend the lab, and return how it went; a trial never raises."""
-    one = ROWS[name]
+    row = ROWS[name]
     project = scratch / "project"
     project.mkdir(parents=True)
     trial = Trial(Controller(lab, project), random.Random(f"{seed}/{name}/{number}"), scratch, full)
     begin, words, leftovers = time.monotonic(), "", 0
     try:
-        with _limit(one.limit_s * judge.patience):
-            one.act(trial)
+        with _limit(row.limit_s * judge.patience):
+            row.act(trial)
         leftovers = len(judge.ours(lab))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
@@ -220,4 +220,4 @@ def select(names: Sequence[str]) -> list[Row]:
     if unknown:
         raise SystemExit(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
     begun = tuple(name for name in names if name not in ROWS)
-    return [one for one in ROWS.values() if not names or one.name in names or one.name.startswith(begun)]
+    return [row for row in ROWS.values() if not names or row.name in names or row.name.startswith(begun)]

@@ -33,10 +33,10 @@ def cell(
 ) -> list[RunResult]:
     """Return one good run per speed, of the standard spec with changes."""
     nodes, gpus = (int(number) for number in shape[:-1].split("n"))
-    wanted = replace(SPEC, nodes=nodes, gpus=gpus, **spec)
+    planned = replace(SPEC, nodes=nodes, gpus=gpus, **spec)
     return [
         replace(
-            RunResult(f"{prefix}{shape}-{i}", i, wanted, False, "finished", Throughput(speed, 100, 100 / speed, 21, 120)),
+            RunResult(f"{prefix}{shape}-{i}", i, planned, False, "finished", Throughput(speed, 100, 100 / speed, 21, 120)),
             **(result or {}),
         )
         for i, speed in enumerate(speeds, start=1)

@@ -12,14 +12,14 @@ def words(picture: ET.Element) -> list[str]:
 
 def paths(picture: ET.Element, colour: str) -> list[list[tuple[float, float]]]:
     """The lines of one of the page's colours, as points."""
-    found = [
-        each.get("d", "") for each in picture.iter("path") if each.get("stroke") == f"var(--{colour})" and not each.get("id")
+    drawn = [
+        path.get("d", "") for path in picture.iter("path") if path.get("stroke") == f"var(--{colour})" and not path.get("id")
     ]
-    return [[(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", text)] for text in found]
+    return [[(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", text)] for text in drawn]
 
 
 def dots(picture: ET.Element, colour: str) -> list[tuple[float, float]]:
     """The places of the dots of one of the page's colours, from left to right; areas are transparent and are none."""
-    drawn = [each for each in picture.iter("use") if each.get("fill") == f"var(--{colour})"]
-    marks = [each for each in drawn if each.get("fill-opacity") is None]
-    return sorted((float(each.get("x", "nan")), float(each.get("y", "nan"))) for each in marks)
+    drawn = [dot for dot in picture.iter("use") if dot.get("fill") == f"var(--{colour})"]
+    marks = [dot for dot in drawn if dot.get("fill-opacity") is None]
+    return sorted((float(mark.get("x", "nan")), float(mark.get("y", "nan"))) for mark in marks)

@@ -22,9 +22,9 @@ def one_gpu(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
     """Make a run of `build` one of a single rank."""
     planned["spec"] |= {"nodes": 1, "gpus": 1}
     planned["placement"] |= {"world_size": 1, "slots": [{**planned["placement"]["slots"][0], "nproc": 1}]}
-    one = {"world_size": 1, "ranks": [0], "global_batch": BATCH, "solo_step_s": [0.40], "input_wait_s": [0.0]}
+    solo = {"world_size": 1, "ranks": [0], "global_batch": BATCH, "solo_step_s": [0.40], "input_wait_s": [0.0]}
     lines = step_lines(0.40).replace(f"samples={BATCH * WORLD}", f"samples={BATCH}")
-    logs[0] = {"node.out": "", "rank-0.out": rank_line(0, 1) + lines + closing(**one)}
+    logs[0] = {"node.out": "", "rank-0.out": rank_line(0, 1) + lines + closing(**solo)}
 
 
 def several(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:

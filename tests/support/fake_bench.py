@@ -111,10 +111,10 @@ class FakeBench:
         self.shown.append(event)
         self.when.get(type(event), lambda: None)()
 
-    def runs(self, program: Program | None = None, **each: Program) -> None:
+    def runs(self, program: Program | None = None, **programs: Program) -> None:
         """Set what the ranks do, on all nodes or on those that are named."""
         for name, node in self.nodes.items():
-            node.program = each.get(name, program or node.program)
+            node.program = programs.get(name, program or node.program)
 
     @property
     def campaign(self) -> Campaign:

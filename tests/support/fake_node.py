@@ -41,8 +41,8 @@ class FakeTransport:
         self.node, self.alive, self.host = node, True, node.host
         self.host_key = f"SHA256:{node.host.name}"
 
-    def greets(self, wanted: Callable[[], bool]) -> bool:
-        return self.node.greets and wanted()
+    def greets(self, is_needed: Callable[[], bool]) -> bool:
+        return self.node.greets and is_needed()
 
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Result:
         """Answer `Deployed.question` from the folder, as cd, sha256sum and stat would."""

@@ -57,7 +57,7 @@ def mend(lab: Lab) -> list[Proc]:
         else:
             faults.boot(lab, node.name)
     rest = judge.ours(lab)
-    for name in {one.node for one in rest}:
+    for name in {process.node for process in rest}:
         faults.kill(lab, name)
         faults.boot(lab, name)
     return rest

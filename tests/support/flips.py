@@ -23,18 +23,18 @@ from tests.e2e.rig import ORCH
 
 def regions(archive: Path) -> dict[str, list[range]]:
     """Return where which kind of byte lies; together they are the whole file."""
-    found: dict[str, list[range]] = {"header": [], "content": [], "padding": [], "end": []}
+    ranges: dict[str, list[range]] = {"header": [], "content": [], "padding": [], "end": []}
     at = 0
     with tarfile.open(archive) as tar:
         for member in tar:
             stop = member.offset_data + member.size
             full = -(-stop // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            found["header"].append(range(at, member.offset_data))
-            found["content"].append(range(member.offset_data, stop))
-            found["padding"].append(range(stop, full))
+            ranges["header"].append(range(at, member.offset_data))
+            ranges["content"].append(range(member.offset_data, stop))
+            ranges["padding"].append(range(stop, full))
             at = full
-    found["end"].append(range(at, archive.stat().st_size))
-    return found
+    ranges["end"].append(range(at, archive.stat().st_size))
+    return ranges
 
 
 def flips(archive: Path, count: int, seed: int) -> Iterator[tuple[str, int, int]]:
@@ -50,7 +50,7 @@ def flips(archive: Path, count: int, seed: int) -> Iterator[tuple[str, int, int]
 def refused(archive: Path, count: int, seed: int, refuses: Callable[[Path], bool]) -> tuple[Counter[str], list[int]]:
     """Return how many changes of each kind were refused, and the places of those that were not."""
     data = bytearray(archive.read_bytes())
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     passed = []
     with tempfile.TemporaryDirectory() as folder:
         changed = Path(folder) / archive.name
@@ -59,10 +59,10 @@ def refused(archive: Path, count: int, seed: int, refuses: Callable[[Path], bool
             changed.write_bytes(data)
             data[at] ^= mask
             if refuses(changed):
-                found[name] += 1
+                counts[name] += 1
             else:
                 passed.append(at)
-    return found, passed
+    return counts, passed
 
 
 def program_refuses(archive: Path) -> bool:
@@ -83,9 +83,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    found, passed = refused(options.file, options.count, options.seed, program_refuses)
-    parts = ", ".join(f"{found[name]} in {name}" for name in sorted(found))
-    print(f"{found.total()} of {options.count} refused: {parts}; seed {options.seed}")
+    counts, passed = refused(options.file, options.count, options.seed, program_refuses)
+    parts = ", ".join(f"{counts[name]} in {name}" for name in sorted(counts))
+    print(f"{counts.total()} of {options.count} refused: {parts}; seed {options.seed}")
     if passed:
         print(f"not refused: bytes {passed}", file=sys.stderr)
     return 1 if passed else 0

@@ -46,13 +46,13 @@ def processes(lab: Lab, node: str) -> list[Proc]:
     everyone = dict(_parents())
     inside = {pid for pid in everyone if _belongs(lab, node, first, pid)}
     defunct = {pid for pid, parent in everyone.items() if parent in inside and _state(pid) == "Z"}
-    found = (_proc(node, pid) for pid in sorted((inside | defunct) - {first}))
-    return [one for one in found if one is not None and "[listener]" not in one.cmdline]
+    listed = (_proc(node, pid) for pid in sorted((inside | defunct) - {first}))
+    return [process for process in listed if process is not None and "[listener]" not in process.cmdline]
 
 
 def ours(lab: Lab) -> list[Proc]:
     """Return what the tool has running, or left defunct, on any node."""
-    return [one for node in lab.nodes for one in processes(lab, node.name) if one.is_ours]
+    return [process for node in lab.nodes for process in processes(lab, node.name) if process.is_ours]
 
 
 def wait_until_clean(lab: Lab, within_s: float) -> float:

@@ -31,18 +31,18 @@ def old_interpreters() -> list[str]:
     # Those of pyenv first: what it puts into PATH for them starts slowly, and fails for all but the chosen ones.
     folders = sorted((Path.home() / ".pyenv" / "versions").glob("3.*/bin"))
     folders += [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep)]
-    found: dict[tuple[int, int], str] = {}
+    interpreters: dict[tuple[int, int], str] = {}
     for folder in folders:
         for path in sorted(folder.glob("python3.*")) if folder.is_dir() else []:
             match = re.fullmatch(r"python3\.(\d+)", path.name)
-            if match and int(match[1]) >= 6 and (3, int(match[1])) not in found and os.access(path, os.X_OK):
+            if match and int(match[1]) >= 6 and (3, int(match[1])) not in interpreters and os.access(path, os.X_OK):
                 probe = [str(path), "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"]
                 done = subprocess.run(probe, capture_output=True, text=True, timeout=20, check=False)
                 if done.returncode == 0:
                     major, minor = map(int, done.stdout.split())
-                    found.setdefault((major, minor), str(path))
-    found.setdefault(sys.version_info[:2], sys.executable)
-    return [path for _, path in sorted(found.items())]
+                    interpreters.setdefault((major, minor), str(path))
+    interpreters.setdefault(sys.version_info[:2], sys.executable)
+    return [path for _, path in sorted(interpreters.items())]
 
 
 def python_name(path: str) -> str:
@@ -93,9 +93,9 @@ class Line:
         """Return the next event of that name; others are passed over."""
         deadline = time.monotonic() + within_s
         while True:
-            found = self.read_line(max(0.1, deadline - time.monotonic()))
-            if found.get("event") == event or (event == "error" and "error" in found):
-                return found
+            reply = self.read_line(max(0.1, deadline - time.monotonic()))
+            if reply.get("event") == event or (event == "error" and "error" in reply):
+                return reply
 
     def told(self, event: str, within_s: float) -> dict[str, Any] | None:
         """Return the next event of that name if it comes within that time, and None if it does not."""
@@ -246,29 +246,29 @@ class Machine:
 
 def bearing(run: str) -> list[int]:
     """Return the processes whose environment names the run, by our own look into /proc; defunct ones have none."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if f"ORCH_RUN_ID={run}\0".encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
+                    pids.append(int(entry.name))
             except OSError:
                 continue
-    return found
+    return pids
 
 
 def supervisors(folder: Path) -> list[int]:
     """Return the supervisors of a run directory."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 at = str((entry / "cwd").readlink()).removesuffix(" (deleted)")
                 if (entry / "comm").read_text() == "orch-supervisor\n" and at == str(folder.resolve()):
-                    found.append(int(entry.name))
+                    pids.append(int(entry.name))
             except OSError:
                 continue
-    return found
+    return pids
 
 
 RUN = f"run-{os.getpid()}"
@@ -289,12 +289,12 @@ def fetched(machine: Machine, have: dict[str, int], **limits: int) -> tuple[dict
 
 
 def read_logs(line: Line, have: dict[str, int]) -> tuple[dict[str, bytes], dict[str, Any]]:
-    found: dict[str, bytes] = {}
+    logs: dict[str, bytes] = {}
     while not (head := line.read_line()).get("done"):
         data = line.read(head["bytes"])
         data = zlib.decompress(data, -15) if head["packed"] else data
-        assert head["offset"] == have.get(head["name"], 0) + len(found.get(head["name"], b""))
-        found[head["name"]] = found.get(head["name"], b"") + data
+        assert head["offset"] == have.get(head["name"], 0) + len(logs.get(head["name"], b""))
+        logs[head["name"]] = logs.get(head["name"], b"") + data
     head["record"] = line.read(head["bytes"])
     line.close()
-    return found, head
+    return logs, head

@@ -65,7 +65,7 @@ def times(world: World, count: int, sweeps: int, chance: random.Random, truth: T
     link = {pair: chance.gauss(0, world.links) for pair in combinations(range(count), 2)}
     node = [chance.gauss(0, world.nodes) for _ in range(count)]
     noise = [world.noise * math.exp(chance.gauss(0, world.uneven)) for _ in range(count)]
-    found: dict[Pair, list[float]] = {pair: [] for pair in link}
+    seconds: dict[Pair, list[float]] = {pair: [] for pair in link}
     level, busy = 0.0, [0] * count
     for _ in range(sweeps):
         level += chance.gauss(0, world.walk / math.sqrt(sweeps))
@@ -78,5 +78,5 @@ def times(world: World, count: int, sweeps: int, chance: random.Random, truth: T
             draw += chance.expovariate(1.5) if chance.random() < world.hits else 0.0
             draw += 0.5 if busy[a] or busy[b] else 0.0
             common = level + of_round[chance.randrange(count)]
-            found[pair].append(1e-3 * math.exp(common + own + node[a] + node[b] + truth.slower(pair) + draw))
-    return found
+            seconds[pair].append(1e-3 * math.exp(common + own + node[a] + node[b] + truth.slower(pair) + draw))
+    return seconds

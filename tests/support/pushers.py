@@ -73,7 +73,7 @@ def push_at_once(people: Sequence[Person], store: str, chance: random.Random, *,
         wrong.append(f"in the end history has {len(_cells(out))} of {len(figures)} figures: {code} {err}")
     code, out, err = reader.orch("verify", store)
     if code or out.count("tables and index are as sealed") != sum(
-        len(list((one.project / "runs").iterdir())) for one in people
+        len(list((person.project / "runs").iterdir())) for person in people
     ):
         wrong.append(f"in the end verify ended with {code}: {out} {err}")
     return wrong

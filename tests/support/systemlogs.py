@@ -73,7 +73,7 @@ def pytorch(speed: float, case: Case, images: int = 1281167) -> bytes:
     length = images // case.global_batch
     lines = [NOISE * case.gpus, "Use GPU: 6 for training\n", "=> creating model 'resnet50'\n"]
     early = sorted(((step, rank) for step in range(6) for rank in range(case.gpus)), key=lambda _: shuffled.random())
-    lines += [iteration(step, length, 12054 if step == 0 else 575) for step, _ in sorted(early, key=lambda one: one[0])]
+    lines += [iteration(step, length, 12054 if step == 0 else 575) for step, _ in sorted(early, key=lambda item: item[0])]
     counted = [step for step in range(6, length + 1) for _ in range(case.gpus)][:140]
     for number, step in enumerate(counted, start=1):
         inside = 20 < number <= 120

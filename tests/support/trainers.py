@@ -67,9 +67,9 @@ def grammar(framework: str) -> dict[str, Any]:
 def samples(framework: str, text: str) -> list[dict[str, float]]:
     """The step lines of a log, as the folder's own pattern reads them."""
     pattern = re.compile(grammar(framework)["patterns"][0])
-    found = [match.groupdict() for match in map(pattern.match, text.splitlines()) if match]
+    groups = [match.groupdict() for match in map(pattern.match, text.splitlines()) if match]
     kinds = {"step": int, "timestamp": float, "step_time_s": float, "samples": int, "loss": float, "skipped": int}
-    rows = [{name: kind(one[name]) for name, kind in kinds.items() if name in one} for one in found]
+    rows = [{name: kind(values[name]) for name, kind in kinds.items() if name in values} for values in groups]
     return [{name: value for name, value in row.items() if not math.isnan(value)} for row in rows]
 
 

@@ -65,9 +65,9 @@ def _unsynchronised() -> None:
     if "lm_steps" in sys.modules:  # which sets the attribute below in every step
         sys.modules["lm_steps"].synchronise = lambda *_: None  # type: ignore[attr-defined]
     torch.distributed.all_reduce = lambda *_, **__: None
-    for thing in gc.get_objects():
-        if isinstance(thing, torch.nn.parallel.DistributedDataParallel):
-            thing.require_backward_grad_sync = False
+    for instance in gc.get_objects():
+        if isinstance(instance, torch.nn.parallel.DistributedDataParallel):
+            instance.require_backward_grad_sync = False
 
 
 def _barrier() -> None:
@@ -148,10 +148,10 @@ def _pause(chance: random.Random, seconds: float) -> None:
     _note("over")
 
 
-def _note(what: str) -> None:
+def _note(word: str) -> None:
     if "INJECT_PAUSED" in os.environ:
         with open(os.environ["INJECT_PAUSED"], "a") as file:
-            file.write(f"{os.environ['RANK']} {time.monotonic()} {what}\n")
+            file.write(f"{os.environ['RANK']} {time.monotonic()} {word}\n")
 
 
 def _ask(*_: Any) -> None:

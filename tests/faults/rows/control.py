@@ -49,18 +49,18 @@ def killed_and_resumed(trial: Trial) -> None:
 def _as_if_undisturbed(controller: Controller) -> None:
     """Check that each cell and repeat is there once, finished, with all its samples, in the order that was planned."""
     bench = json.loads((controller.bench / "bench.json").read_text())
-    wanted = [(1, 1), (4, 1), (4, 2), (1, 2)]
-    found = []
+    expected = [(1, 1), (4, 1), (4, 2), (1, 2)]
+    order = []
     for run in bench["runs"]:
         manifest = json.loads((controller.bench / run / "manifest.json").read_text())
         assert manifest["outcome"]["state"] == "finished", (run, manifest["outcome"])
         assert all(state == {"checked": True, "left": []} for state in manifest["outcome"]["clean"].values()), run
-        found.append((manifest["spec"]["nodes"], manifest["repeat"]))
+        order.append((manifest["spec"]["nodes"], manifest["repeat"]))
         log = (controller.bench / run / "logs" / "node1" / "rank-0.out").read_text()
         assert [line.split()[1] for line in log.splitlines() if line.startswith("orch step=")] == [
             f"step={step}" for step in range(31)
         ], run
-    assert found == wanted, found
+    assert order == expected, order
     rows = controller.orch("summarize", "--json").json["rows"]
     assert [(row["nodes"], row["n"], row["failed"]) for row in rows] == [(1, 2, 0), (4, 2, 0)], rows
 
@@ -128,7 +128,7 @@ def stopped_for_a_while(trial: Trial) -> None:
     process = running(second, "--lease", "3" if not trial.full else str(LEASE_S))
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(stopped_s if trial.full else 6.0)
-    left = [one for one in judge.ours(trial.lab) if "train_" in one.cmdline]
+    left = [proc for proc in judge.ours(trial.lab) if "train_" in proc.cmdline]
     os.kill(process.pid, signal.SIGCONT)
     done = second.end(process, 30)
     assert not left, "the nodes outlived their lease"

@@ -109,7 +109,9 @@ def _facts(controller: Controller) -> dict[str, dict[str, Any]]:
     done = controller.orch("check", "-f", "simulated", "--json", timeout_s=120)
     assert done.code == 0, done
     passing = ("time", "login_s", "workdir_first", "disk_free_bytes", "disk_free_inodes", "memory_free_bytes", "load")
-    return {host: {key: value for key, value in one.items() if key not in passing} for host, one in done.json["facts"].items()}
+    return {
+        host: {key: value for key, value in values.items() if key not in passing} for host, values in done.json["facts"].items()
+    }
 
 
 # ------------------------------------------------------------------ E3: interpreters
@@ -184,7 +186,7 @@ def odd_values(trial: Trial) -> None:
     """They arrive as they were, or are refused before anything is contacted, naming file and line."""
     controller = trial.controller
     words, variable = trial.random.choice(_ODD), trial.random.choice(_ODD)
-    folder = trial.random.choice([one for one in _ODD if "\n" not in one and "/" not in one and one][:-1])
+    folder = trial.random.choice([word for word in _ODD if "\n" not in word and "/" not in word and word][:-1])
     workdir = f"/root/odd/{folder}"
     home = {name: trial.lab.node(name).home for name in trial.nodes}
     changed = inventory(controller, {"node2": {"vars": {"workdir": workdir}, "env": {"ODD": variable}}})
@@ -192,7 +194,7 @@ def odd_values(trial: Trial) -> None:
     options = ("--nodes", "2", "--gpus", "1", "--set", f"words={words}", "--hosts", changed)
     try:
         done = controller.orch("bench", *CHATTER, *options)
-        assert not any((one / "planted").exists() for one in home.values()), "a value became a command"
+        assert not any((path / "planted").exists() for path in home.values()), "a value became a command"
         if done.code == 2:
             where = "changed.yaml:" if _ought_to_be_refused(folder) else "--set words: "
             assert where in done.err and "expected" in done.err, done

@@ -116,11 +116,11 @@ class _Tags(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.elements: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append(tag)
-        self.found += [name for name, _ in attrs if name.startswith("on")]
+        self.elements.append(tag)
+        self.elements += [name for name, _ in attrs if name.startswith("on")]
 
 
 @row("H2", "markup and formulas in logs, metrics and facts")
@@ -144,7 +144,7 @@ def markup(trial: Trial) -> None:
     assert "alert" in "".join(rows[1]), "nothing hostile came as far as the table"
     page = _Tags()
     page.feed(outputs["markdown"].out)
-    assert not page.found, f"elements in Markdown: {page.found}"
+    assert not page.elements, f"elements in Markdown: {page.elements}"
     for mark in (r"(?<!\\)\]\(", r"(?<!\\)\*\*bold", r"(?<!\\)`code", "http://evil", "\n\\| a"):
         assert not re.search(mark, outputs["markdown"].out), mark
     assert json.loads(outputs["json"].out)["rows"], outputs["json"]
@@ -266,7 +266,7 @@ def malformed(trial: Trial) -> None:
     assert done.code == 0 and len(controller.runs) == 2, done
     sick, sound = controller.runs
     good = controller.orch("summarize", "--json").json["rows"]
-    assert [(each["n"], each["failed"]) for each in good] == [(2, 0)], good
+    assert [(entry["n"], entry["failed"]) for entry in good] == [(2, 0)], good
     path = sick / "logs" / "node1" / "exit.json"
     before = path.read_bytes()
     for case in EXITS if trial.full else trial.random.sample(list(EXITS), 6):
@@ -331,8 +331,8 @@ def _judge_malformed(controller: Controller, case: str, place: str) -> None:
     assert judge.in_time(time.monotonic() - began, 30), f"{case}: took {time.monotonic() - began:.1f} s"
     assert "Traceback" not in done.err and done.out, f"{case}: {done}"
     rows = done.json["rows"]
-    assert [(each["n"], each["failed"]) for each in rows] == [(1, 1)], f"{case}: {rows}"
-    failures = " ".join(text for each in rows for text in each["failures"])
+    assert [(entry["n"], entry["failed"]) for entry in rows] == [(1, 1)], f"{case}: {rows}"
+    failures = " ".join(text for entry in rows for text in entry["failures"])
     assert place in failures, f"{case}: {failures}"
     assert len(failures) < 2000, f"{case}: {len(failures)} characters of failures"
 
@@ -418,7 +418,7 @@ def lying(trial: Trial) -> None:
     words = workload(controller, LIE)
     done = controller.orch(*words, "--nodes", "2")
     rows = controller.orch("summarize", "--json").json["rows"]
-    assert [(each["n"], each["median"]) for each in rows] == [(0, None)], rows
+    assert [(entry["n"], entry["median"]) for entry in rows] == [(0, None)], rows
     assert done.code == 4 and "node1" in messages(done), done
     honest = controller.orch(*workload(controller, "", name="honest"), "--nodes", "2")
     assert honest.code == 0, honest
@@ -428,5 +428,5 @@ def lying(trial: Trial) -> None:
     log.write_bytes(bytes(data))
     summary = controller.orch("summarize", "--json")
     rows = summary.json["rows"]
-    assert [(each["n"], each["median"]) for each in rows] == [(0, None)], rows
+    assert [(entry["n"], entry["median"]) for entry in rows] == [(0, None)], rows
     assert "SHA-256" in rows[0]["failures"][0] and summary.code == 4, summary

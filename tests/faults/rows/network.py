@@ -41,7 +41,7 @@ def lost_within(trial: Trial, controller: Controller, others: list[str]) -> None
     """Wait until the loss is noticed and everybody else has stopped, within the bounds of the contract."""
     trial.detected_s = judge.wait_for(lambda: stopping(controller), 5.0, "the loss was not noticed")
     trial.stopped_s = judge.wait_for(
-        lambda: not [one for one in judge.ours(controller.lab) if one.node in others and "train_" in one.cmdline],
+        lambda: not [proc for proc in judge.ours(controller.lab) if proc.node in others and "train_" in proc.cmdline],
         GRACE_S + 1.0, "the other nodes were not stopped",
     )  # fmt: skip
     assert judge.in_time(trial.detected_s, DETECT_S), f"detected after {trial.detected_s:.2f} s"
@@ -146,8 +146,8 @@ def connections_die(trial: Trial) -> None:
 def _kill_sessions(controller: Controller, node: str) -> None:
     sessions = controller.sessions(node)
     assert sessions
-    for one in sessions:
-        os.kill(one.pid, signal.SIGKILL)
+    for session in sessions:
+        os.kill(session.pid, signal.SIGKILL)
 
 
 def _kill_sockets(controller: Controller, node: str) -> None:
@@ -243,7 +243,7 @@ def server_limits(trial: Trial) -> None:
     """Sixteen hosts behind one jump host that drops connections, and nodes that allow two sessions a connection."""
     with trial.own_lab(nodes=17) as controller:
         lab = controller.lab
-        inventory = behind_a_jump_host(controller, lab.nodes[0].address, {one.name: one.address for one in lab.nodes[1:]})
+        inventory = behind_a_jump_host(controller, lab.nodes[0].address, {node.name: node.address for node in lab.nodes[1:]})
         with serving(controller, "node1", "MaxStartups 2:50:4"):
             began = time.monotonic()
             done = controller.orch("check", "--only", "reach", "--hosts", str(inventory))
@@ -271,7 +271,7 @@ def jump_host_dies(trial: Trial) -> None:
     )
     judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned")
     log = trial.lab.node(behind[0]).home / ".orch-node" / "nodes" / behind[0] / "runs"
-    judge.wait_for(lambda: any(b"orch step=3 " in one.read_bytes() for one in log.glob(f"{controller.runs[-1].name}/logs/*")),
+    judge.wait_for(lambda: any(b"orch step=3 " in file.read_bytes() for file in log.glob(f"{controller.runs[-1].name}/logs/*")),
                    20, "step 3 was not reached")  # fmt: skip
     trial.random.choice((faults.crash, faults.kill))(trial.lab, jump)
     began = time.monotonic()

@@ -33,8 +33,8 @@ RANK_S = 0.5
 
 def noticed(trial: Trial, within_s: float, controller: Controller | None = None) -> None:
     """Wait until the fault is noticed, and hold that to the contract."""
-    one = controller or trial.controller
-    trial.detected_s = judge.wait_for(lambda: stopping(one), within_s + 3.0, "it was not noticed")
+    watched = controller or trial.controller
+    trial.detected_s = judge.wait_for(lambda: stopping(watched), within_s + 3.0, "it was not noticed")
     assert judge.in_time(trial.detected_s, within_s), f"noticed after {trial.detected_s:.2f} s"
 
 
@@ -44,7 +44,9 @@ def stopped(trial: Trial, within_s: float) -> None:
     def running_ones() -> list[judge.Proc]:
         left = judge.ours(trial.lab)
         return [
-            one for one in left if one.defunct or one.environ_run_id or ".py" in one.cmdline or one.comm == "orch-supervisor"
+            proc
+            for proc in left
+            if proc.defunct or proc.environ_run_id or ".py" in proc.cmdline or proc.comm == "orch-supervisor"
         ]
 
     trial.stopped_s = judge.wait_for(lambda: not running_ones(), within_s, lambda: f"left: {running_ones()}")
@@ -95,8 +97,8 @@ def deaf_or_leaderless(trial: Trial) -> None:
         process = running(controller)
         leaders = ("bash launch.sh", "rank_wrapper.py")
         leader = trial.random.choice(leaders)
-        (found,) = [one for one in judge.processes(trial.lab, victim) if leader in one.cmdline]
-        os.kill(found.pid, signal.SIGKILL)
+        (proc,) = [proc for proc in judge.processes(trial.lab, victim) if leader in proc.cmdline]
+        os.kill(proc.pid, signal.SIGKILL)
         noticed(trial, RANK_S)
         # Of a leader and its children either may be the first to be missed; that it was this node is certain.
         words = f"orch: {victim}: "
@@ -227,14 +229,14 @@ def shed_marks(trial: Trial) -> None:
     """The daemon's parent is gone, its session is its own, its environment is empty: only its control group tells."""
 
     def daemons() -> list[judge.Proc]:
-        return [one for one in judge.processes(trial.lab, "node2") if one.cmdline == "sleep 7654"]
+        return [proc for proc in judge.processes(trial.lab, "node2") if proc.cmdline == "sleep 7654"]
 
     controller = trial.controller
     words = workload(controller, SHED)
     for end in ("by its supervisor", "without its supervisor"):
         process = controller.start(*words, "--nodes", "2", "--set", "pause_ms=200", "--steps", "200")
         judge.wait_for(daemons, 30, "the daemon was not started")
-        assert not any(one.environ_run_id for one in daemons())
+        assert not any(proc.environ_run_id for proc in daemons())
         if end.startswith("by"):
             os.kill(process.pid, signal.SIGINT)
         else:
@@ -260,7 +262,7 @@ def nothing_shows_whose_it_is(trial: Trial) -> None:
     """The daemon cannot be told from another process of this user, so nothing may say that the run has ended."""
 
     def daemons() -> list[judge.Proc]:
-        return [one for one in judge.processes(trial.lab, "node2") if one.cmdline == "sleep 7654"]
+        return [proc for proc in judge.processes(trial.lab, "node2") if proc.cmdline == "sleep 7654"]
 
     controller = trial.controller
     words = workload(controller, SHED)
@@ -277,14 +279,14 @@ def nothing_shows_whose_it_is(trial: Trial) -> None:
         os.kill(controller.supervisor("node2").pid, signal.SIGKILL)
         if controller_dies:
             judge.wait_for(
-                lambda: {one.node for one in judge.ours(trial.lab)} <= {"node2"}, 20, "node1 does not end by its lease"
+                lambda: {proc.node for proc in judge.ours(trial.lab)} <= {"node2"}, 20, "node1 does not end by its lease"
             )
             done = controller.orch("resume", controller.bench.name)
         else:
             done = controller.end(process, 40)
         assert done.code == 1 and "not verified" in done.err and words in done.err and daemons(), done
         manifests = [json.loads(path.read_text()) for path in controller.bench.glob("*/manifest.json")]
-        clean = [one["outcome"]["clean"]["node2"] for one in manifests if one["outcome"]]
+        clean = [manifest["outcome"]["clean"]["node2"] for manifest in manifests if manifest["outcome"]]
         assert any(state.get("unverified") == [[int(number), "sleep"]] for state in clean), clean
         for command in (("cancel",), ("cancel", controller.bench.name), ("collect",), ("status",)):
             done = controller.orch(*command)
@@ -326,7 +328,7 @@ def _ended_by_itself(trial: Trial, options: tuple[str, ...], after_s: float) -> 
     controller = trial.controller
     process = controller.start("bench", *LONG, "--nodes", "4", "--gpus", "1", *options)
     judge.wait_for(lambda: list(controller.project.glob("runs/*/events.jsonl")), 30, "no run was planned")
-    judge.wait_for(lambda: any(one["event"] == "started" for one in controller.events()), 40, "no run was started")
+    judge.wait_for(lambda: any(event["event"] == "started" for event in controller.events()), 40, "no run was started")
     waited = judge.wait_for(lambda: stopping(controller), after_s + 6.0, "it goes on beyond its limit")
     assert waited > after_s - 1.5, f"stopped after {waited:.2f} s already"
     trial.detected_s = max(0.0, waited - after_s)
@@ -405,20 +407,20 @@ def _numbers(controller: Controller, node: str) -> Iterator[int]:
 # From the highest number down: whoever else forks in between gets a number above, and none that is still wanted.
 _DECOYS = """\
 import os, sys, time
-for wanted in map(int, sys.argv[1:]):
+for target in map(int, sys.argv[1:]):
     for _ in range(200):
         with open("/proc/sys/kernel/ns_last_pid", "w") as last:
-            last.write(str(wanted - 1))
+            last.write(str(target - 1))
         pid = os.fork()
         if pid == 0:
-            if os.getpid() == wanted:
+            if os.getpid() == target:
                 time.sleep(1000)
             os._exit(0)
-        if pid == wanted:
+        if pid == target:
             break
         os.waitpid(pid, 0)
     else:
-        print("no number %d" % wanted)
+        print("no number %d" % target)
 print("on", flush=True)
 sys.stdin.read()
 """
@@ -443,7 +445,7 @@ def _decoys(trial: Trial, node: str, numbers: set[int]) -> Iterator[subprocess.P
 
 def _children(process: subprocess.Popen[bytes]) -> list[int]:
     """Return the decoys' numbers on the machine: nsenter's child is their parent."""
-    found, queue = [], [process.pid]
+    decoys, queue = [], [process.pid]
     while queue:
         pid = queue.pop()
         try:
@@ -451,9 +453,9 @@ def _children(process: subprocess.Popen[bytes]) -> list[int]:
                 below = [int(word) for word in children.read().split()]
         except OSError:
             continue
-        found += below if pid != process.pid else []
+        decoys += below if pid != process.pid else []
         queue += below
-    return found
+    return decoys
 
 
 @row("P8", "one node never gets ready", trials=5, limit_s=180, short=False)
@@ -467,7 +469,7 @@ def never_ready(trial: Trial) -> None:
     os.kill(supervisor, signal.SIGSTOP)
     began = time.monotonic()
     while process.poll() is None and time.monotonic() < began + 60:
-        trained = trained or any("train_" in one.cmdline for one in judge.ours(trial.lab))
+        trained = trained or any("train_" in proc.cmdline for proc in judge.ours(trial.lab))
         time.sleep(0.02)
     trial.detected_s = time.monotonic() - began
     os.kill(supervisor, signal.SIGCONT)
@@ -512,9 +514,9 @@ def killed_at_the_barrier(trial: Trial) -> None:
 def _supervisor(trial: Trial, node: str, process: subprocess.Popen[str]) -> int:
     """Wait for the supervisor of a run on a node; return its number on the machine."""
     deadline = time.monotonic() + 30
-    while not (found := [one.pid for one in judge.processes(trial.lab, node) if one.comm == "orch-supervisor"]):
+    while not (pids := [proc.pid for proc in judge.processes(trial.lab, node) if proc.comm == "orch-supervisor"]):
         assert time.monotonic() < deadline and process.poll() is None, "no supervisor was started"
-    return min(found)
+    return min(pids)
 
 
 @row("P9", "one of two runs is ended")
@@ -530,7 +532,7 @@ def one_of_two(trial: Trial) -> None:
         cancel = mine.orch("cancel", "--hosts", "node[1-2]")
         assert cancel.code == 0, cancel
         assert mine.end(process, 20).code != 0
-    assert not [one for one in judge.ours(trial.lab) if one.node in ("node1", "node2")]
+    assert not [proc for proc in judge.ours(trial.lab) if proc.node in ("node1", "node2")]
     done = other.end(kept, 40)
     assert done.code == 0, done
     assert other.manifest()["outcome"]["state"] == "finished" and _steps(other) == 81

@@ -29,7 +29,7 @@ from tests.support.secret_forms import parts
 
 SAMPLER = """
 import os, sys, time
-wanted, stop, period_s = [word.encode() for word in sys.argv[2:]], sys.argv[1], 0.005
+secrets, stop, period_s = [word.encode() for word in sys.argv[2:]], sys.argv[1], 0.005
 hits, rounds, slowest = set(), 0, 0.0
 print("on", flush=True)
 while not os.path.exists(stop):
@@ -41,7 +41,7 @@ while not os.path.exists(stop):
                     data = file.read()
             except OSError:
                 continue
-            if any(word in data for word in wanted):
+            if any(word in data for word in secrets):
                 hits.add(data[:200])
     rounds += 1
     took = time.monotonic() - began

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from orchestrator.lab import Lab
 from tests.e2e.rig import Controller, Done
 from tests.support import judge
 
-__all__ = ["Server", "inventory", "messages", "on_node", "refused", "server", "wanted"]
+__all__ = ["Server", "inventory", "messages", "on_node", "refused", "server"]
 
 
 def inventory(
@@ -84,19 +83,19 @@ def server(
 
     It has a host key of its own, unless it serves a further ``address`` of the node.
     """
-    one = lab.node(node)
-    folder = one.folder / f"sshd-{port}"
+    machine = lab.node(node)
+    folder = machine.folder / f"sshd-{port}"
     folder.mkdir(mode=0o700)
     host_key, log = folder / "host_key", folder / "log"
     if address:
-        host_key = one.folder / "host_key"
+        host_key = machine.folder / "host_key"
     else:
         subprocess.run(["ssh-keygen", "-q", "-t", key_type, "-N", "", "-f", str(host_key)], check=True)
     taken = ("Port ", "ListenAddress ", "HostKey ", "PidFile ", "LogLevel ", without)
-    kept = [line for line in (one.folder / "sshd_config").read_text().splitlines() if not line.startswith(taken)]
+    kept = [line for line in (machine.folder / "sshd_config").read_text().splitlines() if not line.startswith(taken)]
     own = [
         *options,
-        f"ListenAddress {address or one.address}:{port}",
+        f"ListenAddress {address or machine.address}:{port}",
         f"HostKey {host_key}",
         f"PidFile {folder / 'pid'}",
         "LogLevel DEBUG1",
@@ -139,8 +138,3 @@ def messages(done: Done) -> str:
     lines = done.err.splitlines()
     first = next((number for number, line in enumerate(lines) if line.startswith("orch: ")), len(lines))
     return "\n".join(lines[first:])
-
-
-def wanted(controller: Controller, code: str) -> Done:
-    """Run a Python program where the controller's programs run, and return how it ended."""
-    return controller.end(controller.start(code, program=(sys.executable, "-c")), 120)

@@ -24,7 +24,7 @@ _LEASE_S = 15.0  # so long that a second controller comes as far as the nodes me
 def two_controllers(trial: Trial) -> None:
     controller, other = trial.controller, trial.rival()
     words = ("bench", *SMALL, "--set", "compute_ms=300", "--steps", "24", "--warmup-steps", "1", "--nodes", "4")
-    racing = [one.start(*words) for one in (controller, other)]
+    racing = [racer.start(*words) for racer in (controller, other)]
     ended = [controller.end(process, 90) for process in racing]
     assert sorted(done.code for done in ended) == [0, 1], ended
     loser = next(done for done in ended if done.code == 1)
@@ -52,13 +52,13 @@ def _names_the_owner(text: str, owner: Controller) -> None:
 
 @row("L2", "one machine under two names, by one address and by two", limit_s=60)
 def two_names(trial: Trial) -> None:
-    controller, one, two = trial.controller, *trial.random.sample(list(trial.lab.nodes), 2)
-    hosts = {"first": {"address": one.address}, "second": {"address": one.address}, "third": {"address": two.address}}
+    controller, first, second = trial.controller, *trial.random.sample(list(trial.lab.nodes), 2)
+    hosts = {"first": {"address": first.address}, "second": {"address": first.address}, "third": {"address": second.address}}
     same = inventory(controller, hosts, name="same.yaml")
     for command in (("deploy", "-f", "simulated"), ("bench", *QUICK, "--nodes", "2")):
         text = refused(controller, *command, "--hosts", same, code=2, within_s=10)
         assert "expected one name per machine" in text and "'first' and 'second'" in text, text
-    on_node(trial.lab, one.name, "ip addr add 10.11.0.77/24 dev eth0")
+    on_node(trial.lab, first.name, "ip addr add 10.11.0.77/24 dev eth0")
     # In a trial before this one another machine may have had the address.
     subprocess.run(labs.argv_inside(trial.lab, ["ip", "neigh", "flush", "dev", "br0"]), check=True)
     try:
@@ -66,14 +66,14 @@ def two_names(trial: Trial) -> None:
         known = controller.project / "known"
         known.write_text("")
         twice = inventory(controller, hosts, name="twice.yaml", ssh={"known_hosts": str(known), "host_keys": "accept-new"})
-        with server(trial.lab, one.name, port=22, address="10.11.0.77"):
+        with server(trial.lab, first.name, port=22, address="10.11.0.77"):
             for command in (("deploy", "-f", "simulated"), ("bench", *QUICK, "--nodes", "3")):
                 text = refused(controller, *command, "--hosts", twice, code=1, within_s=20)
                 assert "first and second are one machine" in text, text
                 assert judge.ours(trial.lab) == []
         assert not list(controller.project.glob("runs/*/*/manifest.json")), "a run was planned"
     finally:
-        on_node(trial.lab, one.name, "ip addr del 10.11.0.77/24 dev eth0")
+        on_node(trial.lab, first.name, "ip addr del 10.11.0.77/24 dev eth0")
 
 
 FIXED = (
@@ -125,21 +125,21 @@ def many_controllers(trial: Trial) -> None:
             project.mkdir()
             many.append(Controller(controller.lab, project, started=controller.started))
         pairs = list(zip(many, controller.lab.nodes, strict=True))
-        hosts = [inventory(each, {node.name: {"address": node.address}}) for each, node in pairs]
+        hosts = [inventory(racer, {node.name: {"address": node.address}}) for racer, node in pairs]
         alone = [many[0].orch(*words, "--hosts", hosts[0])]
         serial = shape_of(many[0])
-        racing = [each.start(*words, "--hosts", path) for each, path in zip(many, hosts, strict=True)]
+        racing = [racer.start(*words, "--hosts", path) for racer, path in zip(many, hosts, strict=True)]
         peaks = watch(racing)
-        ended = [each.end(process, 200) for each, process in zip(many, racing, strict=True)]
+        ended = [racer.end(process, 200) for racer, process in zip(many, racing, strict=True)]
         assert [done.code for done in (*alone, *ended)] == [0] * 17, [done for done in ended if done.code]
-        for each, node in pairs:
-            assert shape_of(each) == serial, (node.name, shape_of(each), serial)
-            slots = each.manifest()["placement"]["slots"]
+        for racer, node in pairs:
+            assert shape_of(racer) == serial, (node.name, shape_of(racer), serial)
+            slots = racer.manifest()["placement"]["slots"]
             assert [(slot["host"], slot["address"]) for slot in slots] == [(node.name, node.address)], slots
-            assert [path.name for path in (each.runs[-1] / "logs").iterdir()] == [node.name]
-            log = (each.runs[-1] / "logs" / node.name / "rank-0.out").read_text()
+            assert [path.name for path in (racer.runs[-1] / "logs").iterdir()] == [node.name]
+            log = (racer.runs[-1] / "logs" / node.name / "rank-0.out").read_text()
             assert f" host={node.name} " in log, f"{node.name} has the log of another"
-            trial.keep(node.name, controller=each)
+            trial.keep(node.name, controller=racer)
         assert max(threads for threads, _ in peaks) <= 12 and max(files for _, files in peaks) <= 40, peaks
 
 

@@ -30,10 +30,10 @@ def two_benches(trial: Trial) -> Iterator[tuple[Controller, list[str], Controlle
     names = trial.random.sample(trial.nodes, 4)
     with shared_folder(trial.lab, f"shared-{trial.random.randrange(1 << 30)}") as folder:
         pairs = [(trial.controller, names[:2]), (trial.rival(), names[2:])]
-        for one, nodes in pairs:
-            one.shared = folder
+        for owner, nodes in pairs:
+            owner.shared = folder
             hosts = {name: {"address": trial.lab.node(name).address} for name in nodes}
-            inventory(one, hosts, name="pair.yaml", variables={"workdir": str(folder)})
+            inventory(owner, hosts, name="pair.yaml", variables={"workdir": str(folder)})
         yield (*pairs[0], *pairs[1])
 
 
@@ -115,4 +115,4 @@ def _resumed(trial: Trial, controller: Controller, nodes: Sequence[str]) -> None
     done = controller.orch("resume", controller.bench.name, timeout_s=90)
     assert done.code == 0, done
     rows = controller.orch("summarize", controller.bench.name, "--json").json["rows"]
-    assert [(each["nodes"], each["n"], each["failed"]) for each in rows] == [(2, 2, 0)], rows
+    assert [(entry["nodes"], entry["n"], entry["failed"]) for entry in rows] == [(2, 2, 0)], rows

@@ -64,17 +64,17 @@ def names(controller: Controller) -> list[str]:
 
 def relays(lab: Lab) -> dict[int, str]:
     """Return the programs srun on the controller's side that belong to the lab, by process. Each has a second process."""
-    found, parents = {}, {}
+    commands, parents = {}, {}
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and (entry / "comm").read_text() == "srun\n":
                 command = (entry / "cmdline").read_text().replace("\0", " ")
                 if f"SLURM_CONF={lab.slurm_conf}\0" in (entry / "environ").read_text():
-                    found[int(entry.name)] = command
+                    commands[int(entry.name)] = command
                     parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    return {pid: command for pid, command in found.items() if parents[pid] not in found}
+    return {pid: command for pid, command in commands.items() if parents[pid] not in commands}
 
 
 def steps(lab: Lab) -> list[str]:
@@ -229,7 +229,7 @@ def state_of(controller: Controller, node: str) -> str:
 
 def rank_left(controller: Controller, victim: str = "") -> bool:
     """Claim that a node besides the victim has a process of a run."""
-    return any(one.environ_run_id and one.node != victim for one in judge.ours(controller.lab))
+    return any(proc.environ_run_id and proc.node != victim for proc in judge.ours(controller.lab))
 
 
 @row("Q8", "Slurm: Ctrl-C in mid-run", short=False, skip=no_slurm)

@@ -114,7 +114,7 @@ def killed_and_resumed_in_its_job(trial: Trial) -> None:
         assert done.code == 0, done
         clean(trial, controller, CONTACT_S)
         manifests = [json.loads((controller.bench / run / "manifest.json").read_text()) for run in bench_runs(controller)]
-        assert [one["outcome"]["state"] for one in manifests] == ["finished", "finished"]
+        assert [manifest["outcome"]["state"] for manifest in manifests] == ["finished", "finished"]
         trial.keep(*names(controller), controller=controller)
 
 

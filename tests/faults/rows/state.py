@@ -34,10 +34,10 @@ def damaged_state(trial: Trial) -> None:
     run = bench.runs()[0]
 
     def result() -> Any:
-        found = read_run(run)
-        if found.error:
-            raise found.error
-        return found
+        read_back = read_run(run)
+        if read_back.error:
+            raise read_back.error
+        return read_back
 
     readings: dict[Path, Reading] = {
         bench.path / "bench.json": lambda: BenchDir.open(bench.path).record(),
@@ -72,32 +72,34 @@ def _damages(data: bytes, trial: Trial) -> Iterator[tuple[bytes, int]]:
 def _judge_reading(path: Path, read: Reading, whole: Any, before: bytes, damage: bytes, offset: int) -> None:
     """Assert that damage is an error that names the file, or that what is read is what was written."""
     try:
-        found = read()
+        read_back = read()
     except OrchError as error:
         assert error.kind in ("state_damaged", "result_invalid", "rank_failed"), f"{path.name} at {offset}: {error!r}"
         assert path.name in f"{error.where} {error}" or error.kind != "state_damaged", f"{path.name} at {offset}: {error}"
         return
-    if _only_of(found, whole) == whole:
+    if _only_of(read_back, whole) == whole:
         return
     if path.name == "events.jsonl" and (len(damage) < len(before) or not damage.endswith(b"\n")):
         # A torn last line was never acknowledged.
-        assert found == whole[: len(found)], f"cut at {offset}: other events"
-        assert len(found) == damage.count(b"\n"), f"cut at {offset}: {len(found)} events of {damage.count(10)} whole lines"
+        assert read_back == whole[: len(read_back)], f"cut at {offset}: other events"
+        assert len(read_back) == damage.count(b"\n"), (
+            f"cut at {offset}: {len(read_back)} events of {damage.count(10)} whole lines"
+        )
         return
     if path.name == "exit.json":
         # The node wrote it. What a result rests on in it is checked against the logs, so the numbers are the same.
-        assert found.throughput == whole.throughput, f"{path.name} at {offset}: other numbers"
+        assert read_back.throughput == whole.throughput, f"{path.name} at {offset}: other numbers"
         return
     assert KEY.encode() not in before, f"{path.name} at {offset}: read as if whole: {_context(damage, offset)}"
 
 
-def _only_of(found: Any, whole: Any) -> Any:
+def _only_of(read_back: Any, whole: Any) -> Any:
     """Return what was read without keys that were never written: one is there where a flip hit the name of the seal."""
-    if isinstance(whole, dict) and isinstance(found, dict):
-        return {name: value for name, value in found.items() if name in whole}
-    if isinstance(whole, list) and isinstance(found, list) and len(found) == len(whole):
-        return [_only_of(one, other) for one, other in zip(found, whole, strict=True)]
-    return found
+    if isinstance(whole, dict) and isinstance(read_back, dict):
+        return {name: value for name, value in read_back.items() if name in whole}
+    if isinstance(whole, list) and isinstance(read_back, list) and len(read_back) == len(whole):
+        return [_only_of(part, other) for part, other in zip(read_back, whole, strict=True)]
+    return read_back
 
 
 def _context(data: bytes, offset: int) -> bytes:

@@ -59,7 +59,7 @@ def _filled_in_mid_run(trial: Trial, node: str) -> None:
         assert f"{node}: " in messages(done) and "No space left on device" in messages(done), done
         judge.wait_until_clean(lab, 5.0 + 2.0 + GRACE_S)
         rows = controller.orch("summarize", "--json").json["rows"]
-        assert [(each["n"], each["failed"], each["median"]) for each in rows] == [(0, 1, None)], rows
+        assert [(entry["n"], entry["failed"], entry["median"]) for entry in rows] == [(0, 1, None)], rows
         on_node(lab, node, "rm ~/.orch-node/filler")
         controller.orch("collect")
         for there in on_node(lab, node, "cd ~/.orch-node/nodes/*/runs/*/logs && sha256sum *").splitlines():
@@ -156,7 +156,7 @@ def altered_bytes(trial: Trial) -> None:
     wrapper = home / "flipping"
     wrapper.write_text(FLIP.format(python=trial.lab.python))
     wrapper.chmod(0o755)
-    hosts = {each.name: {"address": each.address} for each in trial.lab.nodes}
+    hosts = {machine.name: {"address": machine.address} for machine in trial.lab.nodes}
     hosts[node] |= {"vars": {"runner_python": "/root/flipping"}}
     own = inventory(controller, hosts)
     for flips, code in ((1, 0), (100, 3)):

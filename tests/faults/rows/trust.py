@@ -98,9 +98,9 @@ def _first_contacts(controller: Controller) -> None:
     for line in lines:
         address, kind, blob = line.split()
         assert kind == "ssh-ed25519"
-        found = "SHA256:" + base64.b64encode(hashlib.sha256(base64.b64decode(blob)).digest()).decode().rstrip("=")
+        fingerprint = "SHA256:" + base64.b64encode(hashlib.sha256(base64.b64decode(blob)).digest()).decode().rstrip("=")
         derived = subprocess.run(["ssh-keygen", "-lf", str(keys[address])], capture_output=True, text=True, check=True)
-        assert found == derived.stdout.split()[1], line
+        assert fingerprint == derived.stdout.split()[1], line
     assert store.stat().st_mode & 0o777 == 0o600 and known.read_text() == ""
     assert {path.name for path in store.parent.iterdir()} <= {"known_hosts", "known_hosts.lock", "project.json"}
     assert controller.orch(*REACH, "--hosts", hosts).code == 0
