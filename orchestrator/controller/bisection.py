@@ -130,7 +130,7 @@ class Bisection(Rounds):
 def _round(state: BisectState, step: Step) -> str:
     if step.confirms:
         chosen = dict(zip(state.record.differences, step.candidates[0], strict=True))
-        return f"verification: {' '.join(setting(one) for one, taken in chosen.items() if taken)} against A and B"
+        return f"verification: {' '.join(setting(difference) for difference, taken in chosen.items() if taken)} against A and B"
     if not step.candidates:
         return "A and B again"
     return f"round {len(state.record.rungs) + 1}: {len(step.candidates)} of B's differences or sets of them, A and B"
