@@ -25,10 +25,10 @@ from orchestrator.cli.options import (
     Templates,
     Wait,
     WaitLimit,
+    limits_of,
     print_json,
     select,
     template_bases,
-    waiting_s,
 )
 from orchestrator.cli.suite_plan import SuitePlan, planned_suite, show
 
@@ -59,10 +59,10 @@ def accept(
     ] = "accept",
     budget: Budget = "",
     sign: Sign = None,
-    lease: Lease = 60.0,
-    grace: StopGrace = 5.0,
-    first_line: FirstLineTimeout = 600.0,
-    stall: StallTimeout = 600.0,
+    lease: Lease = None,
+    grace: StopGrace = None,
+    first_line: FirstLineTimeout = None,
+    stall: StallTimeout = None,
     wait: Wait = False,
     wait_limit: WaitLimit = "",
     hosts: Hosts = "",
@@ -80,7 +80,6 @@ def accept(
     6 if that is undecided.
     """
     from orchestrator.errors import ConfigError
-    from orchestrator.plan import Limits
     from orchestrator.plan.words import seconds
 
     bases = template_bases(templates)
@@ -97,7 +96,7 @@ def accept(
             where = "--budget" if budget else suite
             raise ConfigError("expected a stage that is possible and fits, there is none", where=where)
         return
-    limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
+    limits = limits_of(wait, wait_limit, lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall)
     finish(begun(plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new, sign=sign), sign, as_json)
 
 

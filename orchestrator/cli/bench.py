@@ -23,6 +23,7 @@ from orchestrator.cli.options import (
     Hosts,
     Json,
     KeepGoing,
+    Label,
     Lease,
     StallTimeout,
     StopGrace,
@@ -32,10 +33,10 @@ from orchestrator.cli.options import (
     Wait,
     WaitLimit,
     WarmupSteps,
+    limits_of,
     open_frameworks,
     say,
     template_bases,
-    waiting_s,
 )
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
 from orchestrator.cli.spares import Spares, set_aside, with_spares
@@ -127,7 +128,7 @@ def bench(
             "--profile", metavar="torch[:steps=5][:ranks=0,3]", help="Trace steps of an extra run that no table counts."
         ),
     ] = "",
-    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")] = "",
+    label: Label = "",
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g if no earlier run of it is usable.")
     ] = True,
@@ -139,10 +140,10 @@ def bench(
         str,
         typer.Option("--cpu-binding", metavar="none|numa|cores,…", help="CPUs of a rank: all, its GPU's NUMA node, own cores."),
     ] = "",
-    lease: Lease = 60.0,
-    grace: StopGrace = 5.0,
-    first_line: FirstLineTimeout = 600.0,
-    stall: StallTimeout = 600.0,
+    lease: Lease = None,
+    grace: StopGrace = None,
+    first_line: FirstLineTimeout = None,
+    stall: StallTimeout = None,
     output_limit: Annotated[int, typer.Option("--output-limit", min=1, help="Most MiB of logs of a run on one node.")] = 1024,
     telemetry: Telemetry = True,
     wait: Wait = False,
@@ -172,7 +173,6 @@ def bench(
     """
     from orchestrator import yamlfile
     from orchestrator.api.prepare import prepared
-    from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.profile import check_profiled, profile_of
     from orchestrator.plan.request import check_measures, planned, request_of
@@ -219,14 +219,15 @@ def bench(
     for folder in folders if profile and profile_of(profile) else ():
         check_profiled(folder.framework)
     bench_id = new_bench_id()
-    limits = Limits(
+    limits = limits_of(
+        wait,
+        wait_limit,
         lease_s=lease,
         grace_s=grace,
         first_line_s=first_line,
         stall_s=stall,
         output_bytes=output_limit << 20,
         telemetry=telemetry,
-        wait_s=waiting_s(wait, wait_limit),
     )
     with (
         hosts_for(

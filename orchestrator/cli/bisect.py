@@ -16,6 +16,7 @@ from orchestrator.cli.options import (
     Detach,
     Hosts,
     Json,
+    Label,
     Lease,
     StallTimeout,
     StopGrace,
@@ -23,11 +24,11 @@ from orchestrator.cli.options import (
     Wait,
     WaitLimit,
     find_bench,
+    limits_of,
     open_frameworks,
     print_json,
     select,
     template_bases,
-    waiting_s,
 )
 
 if TYPE_CHECKING:
@@ -63,10 +64,10 @@ def bisect(
     ] = "",
     metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="The metric. Default: the primary one.")] = "",
     budget: Budget = "20m",
-    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")] = "",
-    lease: Lease = 60.0,
-    grace: StopGrace = 5.0,
-    stall: StallTimeout = 600.0,
+    label: Label = "",
+    lease: Lease = None,
+    grace: StopGrace = None,
+    stall: StallTimeout = None,
     wait: Wait = False,
     wait_limit: WaitLimit = "",
     detach: Detach = False,
@@ -89,7 +90,6 @@ def bisect(
     from orchestrator.analysis.bisect import Today, sides
     from orchestrator.errors import ConfigError
     from orchestrator.inventory.devices import with_devices
-    from orchestrator.plan import Limits
     from orchestrator.plan.words import label as label_of
     from orchestrator.report.bisect import differences
     from orchestrator.report.text import one_line
@@ -125,7 +125,7 @@ def bisect(
         return
     from orchestrator.cli.controller import conduct
 
-    limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
+    limits = limits_of(wait, wait_limit, lease_s=lease, grace_s=grace, stall_s=stall)
     conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, search=both.record)
 
 

@@ -15,21 +15,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from orchestrator.inventory import Host
+    from orchestrator.plan import Limits
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir
     from orchestrator.record.benchfile import BenchRecord
 
 
-def duration(option: str, least: float | None = None, most: float | None = None) -> Callable[[Any], float]:
+def duration(option: str, least: float | None = None, *, limit: str = "") -> Callable[[Any], float]:
     """Return the parser of an option that takes a duration, in seconds: ``30m``, ``90s``, ``1h30m``, or seconds alone.
 
-    It raises ConfigError for anything else, and for a duration outside ``least`` to ``most``. A default is a number.
+    It raises ConfigError for anything else, and for a duration below ``least``, or beyond what the field ``limit`` of `Limits`
+    may be. A default is a number.
     """
 
     def parse(value: Any) -> float:
+        from orchestrator.plan import Limits
         from orchestrator.plan.words import MOST_S, seconds
 
-        return seconds(value, option, least=least, most=most or MOST_S) if isinstance(value, str) else float(value)
+        if not isinstance(value, str):
+            return float(value)
+        lowest, most = Limits.bounds_s(limit) if limit else (least, MOST_S)
+        return seconds(value, option, least=lowest, most=most)
 
     return parse
 
@@ -67,7 +73,7 @@ Templates = Annotated[
     ),
 ]
 
-# Options of commands that run something. The commands set the defaults.
+# Options of commands that run something. None, where one that is a field of `Limits` is not given, leaves the default there.
 Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="Total time: 90s, 30m, 1h30m.")]
 Container = Annotated[
     str, typer.Option("--container", metavar="ENGINE:IMAGE", help="Start launch scripts in this image; none: on the hosts.")
@@ -78,40 +84,40 @@ Timeout = Annotated[
     typer.Option("--timeout", parser=duration("--timeout"), metavar="TIME", help="Time after which a run is stopped."),
 ]
 Lease = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--lease",
-        parser=duration("--lease", 2, 86400),
+        parser=duration("--lease", limit="lease_s"),
         metavar="TIME",
         show_default="60s",
         help="Time that a node continues a run without contact to the controller.",
     ),
 ]
 StopGrace = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--stop-grace",
-        parser=duration("--stop-grace", 0, 600),
+        parser=duration("--stop-grace", limit="grace_s"),
         metavar="TIME",
         show_default="5s",
         help="Time between SIGTERM and SIGKILL.",
     ),
 ]
 FirstLineTimeout = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--first-line-timeout",
-        parser=duration("--first-line-timeout", 1),
+        parser=duration("--first-line-timeout", limit="first_line_s"),
         metavar="TIME",
         show_default="10m",
         help="Most time until the first line of a log.",
     ),
 ]
 StallTimeout = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--stall-timeout",
-        parser=duration("--stall-timeout", 1),
+        parser=duration("--stall-timeout", limit="stall_s"),
         metavar="TIME",
         show_default="10m",
         help="Most time between two lines of a log; a proven hang ends a run earlier.",
@@ -122,6 +128,7 @@ Telemetry = Annotated[
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold; --wait 30m: at most that long.")]
 WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
+Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Also start runs that would fail as an earlier one did.")]
 Sign = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign the seal with this key of ssh.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows the progress.")]
@@ -142,13 +149,14 @@ def known_secrets(record: BenchRecord, hosts: Sequence[Host], remedy: str) -> No
         raise ConfigError(message, where=record.inventory, hint=hint)
 
 
-def waiting_s(wait: bool, limit: str) -> float:
-    """Return the most seconds to wait for held nodes: 0 without ``--wait``."""
+def limits_of(wait: bool, wait_limit: str, **fields: float | None) -> Limits:
+    """Return the limits of the runs of a command: ``--wait``, ``--wait-limit``, and fields of other options, if given."""
+    from orchestrator.plan import Limits
     from orchestrator.plan.words import MOST_S, seconds
 
-    if limit:
-        return seconds(limit, "--wait-limit")
-    return MOST_S if wait else 0.0
+    given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    wait_s = seconds(wait_limit, "--wait-limit") if wait_limit else MOST_S if wait else 0.0
+    return Limits(**given, wait_s=wait_s)
 
 
 def template_bases(templates: Sequence[Path] | None) -> tuple[Path, ...]:

@@ -28,10 +28,10 @@ from orchestrator.cli.options import (
     Wait,
     WaitLimit,
     WarmupSteps,
+    limits_of,
     open_frameworks,
     print_json,
     template_bases,
-    waiting_s,
 )
 from orchestrator.cli.submitting import Slurm, hosts_for
 
@@ -80,9 +80,9 @@ def tune(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Inventory to write. Default: tuned.yaml in the bench."),
     ] = None,
-    lease: Lease = 60.0,
-    grace: StopGrace = 5.0,
-    stall: StallTimeout = 600.0,
+    lease: Lease = None,
+    grace: StopGrace = None,
+    stall: StallTimeout = None,
     wait: Wait = False,
     wait_limit: WaitLimit = "",
     detach: Detach = False,
@@ -101,7 +101,6 @@ def tune(
     an inventory if the candidate is faster.
     """
     from orchestrator.analysis.tune.state import tune_record
-    from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.placement import taken
     from orchestrator.plan.request import allows_numerics, free_knobs, planned, tune_request
@@ -116,7 +115,7 @@ def tune(
     (folder,) = open_frameworks([framework or framework_for(model, bases)], bases)
     knobs = free_knobs(folder.framework, request)
     target, bench_id = _new_file(output), new_bench_id()
-    limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
+    limits = limits_of(wait, wait_limit, lease_s=lease, grace_s=grace, stall_s=stall)
     with hosts_for(request, bench_id, slurm, hosts, exclude, dry_run=dry_run, as_json=as_json) as chosen:
         selection = without_suspects(chosen)
         plan = planned(request, [folder], selection.hosts, bench_id=bench_id, seed=0)

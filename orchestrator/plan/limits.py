@@ -23,7 +23,7 @@ _SECONDS = {
     "ask_s": (_ABOVE_ZERO, 86400.0),
     "wait_s": (0.0, MOST_S),
 }
-"""The least and the most of each time; where there is an option for it, those of the option."""
+"""The least and the most of each time, also where it is an option."""
 _AT_ONCE = 128
 _ROUND_S = 0.1
 
@@ -60,6 +60,11 @@ class Limits:
             raise _refused("output_bytes", f"a whole number of bytes from {1 << 20} on", self.output_bytes)
         if type(self.telemetry) is not bool:
             raise _refused("telemetry", "True or False", self.telemetry)
+
+    @staticmethod
+    def bounds_s(name: str) -> tuple[float, float]:
+        """Return the least and the most seconds that a field which is a time may have."""
+        return _SECONDS[name]
 
     def round_s(self, limit_s: float, hosts: int) -> float:
         """Return how long a host may take for something that is asked of ``hosts`` in one round, if one alone may take

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.cli import options
 from orchestrator.errors import ConfigError
+from orchestrator.plan import words
 from orchestrator.plan.limits import Limits
 
 
@@ -45,15 +46,39 @@ def test_sampling_is_on_or_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "name", "texts"),
+    ("option", "flag", "name", "taken", "refused"),
     [
-        (options.Lease, "lease_s", ("2", "1d")),
-        (options.StopGrace, "grace_s", ("0", "10m")),
-        (options.FirstLineTimeout, "first_line_s", ("1",)),
-        (options.StallTimeout, "stall_s", ("1",)),
+        (options.Lease, "lease", "lease_s", ("2", "1d"), ("1.9", "86401")),
+        (options.StopGrace, "stop-grace", "grace_s", ("0", "10m"), ("601",)),
+        (options.FirstLineTimeout, "first-line-timeout", "first_line_s", ("1",), ("0.9", "11575d")),
+        (options.StallTimeout, "stall-timeout", "stall_s", ("1",), ("0.9", "11575d")),
     ],
 )
-def test_what_an_option_takes_is_taken(option: Any, name: str, texts: tuple[str, ...]) -> None:
-    for text in texts:
-        seconds = option.__metadata__[0].parser(text)
-        assert getattr(Limits(**{name: seconds}), name) == seconds
+def test_an_option_takes_what_its_limit_may_be_and_refuses_the_rest_by_its_own_name(
+    option: Any, flag: str, name: str, taken: tuple[str, ...], refused: tuple[str, ...]
+) -> None:
+    parse = option.__metadata__[0].parser
+    for text in taken:
+        assert getattr(Limits(**{name: parse(text)}), name) == parse(text)
+    for text in refused:
+        with pytest.raises(ConfigError, match=rf"^--{flag}: expected a time of .* or more.*, got '{text}'"):
+            parse(text)
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        (options.Lease, "lease_s"),
+        (options.StopGrace, "grace_s"),
+        (options.FirstLineTimeout, "first_line_s"),
+        (options.StallTimeout, "stall_s"),
+    ],
+)
+def test_the_help_of_an_option_says_the_default_of_the_limit(option: Any, name: str) -> None:
+    assert words.seconds(option.__metadata__[0].show_default, "help") == getattr(Limits(), name)
+
+
+def test_options_that_are_not_given_leave_the_defaults() -> None:
+    assert options.limits_of(False, "", lease_s=None, stall_s=None) == Limits()
+    assert options.limits_of(True, "", lease_s=5.0, grace_s=0.0) == Limits(lease_s=5.0, grace_s=0.0, wait_s=words.MOST_S)
+    assert options.limits_of(True, "2h") == Limits(wait_s=7200.0)
