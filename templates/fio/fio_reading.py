@@ -21,10 +21,10 @@ def lines(text):
     job = jobs[0]
     if job["error"]:
         raise ValueError(f"expected a job without error, got errno {job['error']}")
-    found = [line(direction, job[direction]) for direction in ("read", "write") if job[direction]["total_ios"]]
-    if not found:
+    printed = [line(direction, job[direction]) for direction in ("read", "write") if job[direction]["total_ios"]]
+    if not printed:
         raise ValueError("expected accesses after the warm-up, got none")
-    return found
+    return printed
 
 
 def line(direction, counted):
@@ -41,12 +41,12 @@ def main():
     """Print the lines of the file that is the only argument; exit with a message if it has no result."""
     path = sys.argv[1]
     try:
-        found = lines(Path(path).read_text(encoding="utf-8"))
+        printed = lines(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         sys.exit(f"{path}: {error}")
     except (KeyError, TypeError) as error:
         sys.exit(f"{path}: expected the JSON of fio 3, got one without {error}")
-    print("\n".join(found), flush=True)
+    print("\n".join(printed), flush=True)
 
 
 if __name__ == "__main__":

@@ -46,14 +46,14 @@ class Rounds:
         rates = RATE.findall(progress.group("rates"))
         errors = re.findall(r"\d+", progress.group("errors"))
         temperatures = re.findall(r"\d+|--", progress.group("temperatures"))
-        found = []
+        printed = []
         for gpu, (done, gflops) in enumerate(rates):
             before, self.done[gpu] = self.done.get(gpu, 0), int(done)
             if before > 0 and int(done) > before and second > self.warmup_seconds:
-                found.append(f"gpu_burn gpu={gpu} second={second} gflops={gflops} errors={errors[gpu]}")
+                printed.append(f"gpu_burn gpu={gpu} second={second} gflops={gflops} errors={errors[gpu]}")
                 if self.listed == len(rates) and temperatures[gpu] != "--":
-                    found.append(f"gpu_burn gpu={gpu} second={second} temperature_c={temperatures[gpu]}")
-        return found
+                    printed.append(f"gpu_burn gpu={gpu} second={second} temperature_c={temperatures[gpu]}")
+        return printed
 
     def fault(self):
         """Return in words what is wrong with the GPUs, empty if each is OK."""
