@@ -161,7 +161,7 @@ def _observed(cell: Cell) -> dict[str, str]:
 
 
 def _facts(pairs: Sequence[tuple[Cell, Cell]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the facts of difference bench's nodes that differ from the other's, and the hosts if they are not the same."""
+    """Return the facts of one bench's nodes that differ from the other's, and the hosts if they are not the same."""
     sides = [_hosts(cell for pair in pairs for cell in pair[side : side + 1]) for side in (0, 1)]
     by_side: tuple[dict[str, str], dict[str, str]] = ({}, {})
     if sides[0].keys() != sides[1].keys():
