@@ -92,12 +92,26 @@ class Acceptance:
                 continue
             stage = by_name[name]
             _say(f"stage {number} of {len(record.stages)}, {name}: {stage.title}")
-            reason = self._why_not(stage)
-            if not reason:
-                reason = self._checks(stage) if stage.checks else self._bench(stage)
-            if reason:
-                _say(f"{name} is not tested: {reason}")
-            self._over(name, reason)
+            self._make(stage, self._why_not(stage))
+        if record.budget_s is not None and not record.is_over:
+            self._make_what_still_fits()
+
+    def _make(self, stage: SuiteStage, why_not: str) -> None:
+        reason = why_not or (self._checks(stage) if stage.checks else self._bench(stage))
+        if reason:
+            _say(f"{stage.name} is not tested: {reason}")
+        self._over(stage.name, reason)
+
+    def _make_what_still_fits(self) -> None:
+        """Make stages that were left out, in order, as far as the others took less of the budget than was estimated."""
+        for stage in self.suite.stages:
+            record = self.folder.record()
+            if stage.name not in record.left_out or self._why_not(stage, late=1.0):
+                continue
+            _say(f"stage {stage.name} fits now: {stage.title}")
+            left_out = {name: reason for name, reason in record.left_out.items() if name != stage.name}
+            self.folder.change(lambda now, name=stage.name: replace(now, stages=(*now.stages, name), left_out=left_out))
+            self._make(stage, "")
 
     def _over(self, name: str, reason: str) -> None:
         self.folder.change(lambda now: replace(now, over={**now.over, name: reason}))
@@ -110,10 +124,10 @@ class Acceptance:
         out = self.folder.record().out
         return [host for host in self.selection.hosts if host.name not in out]
 
-    def _why_not(self, stage: SuiteStage) -> str:
-        """Return why a stage cannot be made now; empty if it can."""
+    def _why_not(self, stage: SuiteStage, late: float = _LATE) -> str:
+        """Return why a stage cannot be made now, or would end later than ``late`` times the budget; empty if it can."""
         record = self.folder.record()
-        if missing := [name for name in stage.needs if record.over.get(name)]:
+        if missing := [name for name in stage.needs if record.over.get(name, "left out")]:
             return f"needs {missing[0]}, which has no result"
         if stage.checks or record.of_stage(stage.name):
             return ""
@@ -123,7 +137,7 @@ class Acceptance:
             return str(error)
         estimate_s = stage.estimate_s(len(plan.planned()), len(self.hosts()))
         spent_s = time.monotonic() - self.began_s
-        if record.budget_s is not None and spent_s + estimate_s > _LATE * record.budget_s:
+        if record.budget_s is not None and spent_s + estimate_s > late * record.budget_s:
             return f"takes about {shortest(round(estimate_s))}, the budget is spent"
         return ""
 

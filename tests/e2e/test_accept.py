@@ -26,7 +26,7 @@ stages:
   - name: hashing
     bench: hashing
     choices: {repeats: 5}
-    run: 2s
+    run: 60s
     needs: [checks]
     bars: [{metric: rate, peers: 30%, earlier: 50%}]
   - {name: links, bench: pairs, run: 20s, needs: [checks], least: {nodes: 99}}
@@ -48,21 +48,21 @@ def folder_of(controller: Controller) -> Path:
 
 
 def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(project: Controller) -> None:
-    plan = project.orch("accept", "small", "--dry-run", "--budget", "20s")
+    plan = project.orch("accept", "small", "--dry-run", "--budget", "310s")
     assert plan.code == 0 and "left out: links: needs 99 nodes, 4 are left" in plan.out, plan
     assert "left out: again: takes about 6s, 5s of the budget are left" in plan.out and not list(project.project.glob("runs/*"))
     key = project.project / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True, stdin=subprocess.DEVNULL)
 
     faults.cpu(project.lab, "node2", 2.0)  # less than a busy machine leaves to the others
-    done = project.orch("accept", "small", "--budget", "20s", "--json", "--sign", str(key), timeout_s=200)
+    done = project.orch("accept", "small", "--budget", "310s", "--json", "--sign", str(key), timeout_s=200)
     faults.heal(project.lab)
-    assert done.code == 5, done
+    assert done.code == 5 and "accept: stage again fits now" in done.err, done
     verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
     assert verdicts.pop("node2") == "fail" and "fail" not in verdicts.values(), done
     (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "peers"]
     assert [finding["subject"] for finding in bar["findings"] if finding["verdict"] == "fail"] == ["node2"]
-    assert set(done.json["not_tested"]) == {"links", "again"}
+    assert set(done.json["not_tested"]) == {"links"}
 
     folder, archive = folder_of(project), Path(done.json["archive"])
     assert "node2  suspect" in project.orch("nodes").out
@@ -152,10 +152,10 @@ def test_a_cable_that_loses_its_link_for_a_moment_fails_its_node(project: Contro
 def test_a_node_that_a_failed_run_names_fails_if_the_stage_succeeds_without_it(project: Controller) -> None:
     text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
     (project.project / "planted.yaml").write_text(text.replace("  node3:\n", "  node3:\n    vars: {broken: true}\n"))
-    done = project.orch("accept", "small", "--budget", "20s", "--hosts", "planted.yaml", "--json", timeout_s=200)
+    done = project.orch("accept", "small", "--hosts", "planted.yaml", "--json", timeout_s=200)
     assert done.code == 5 and "node3 is left out of what follows" in done.err, done
     verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
     assert verdicts.pop("node3") == "fail" and "fail" not in verdicts.values(), done
     (stage,) = [stage for stage in done.json["stages"] if stage["name"] == "hashing"]
     assert (stage["hosts"], stage["measured"]) == (["node1", "node2", "node4"], 5)
-    assert len(list(folder_of(project).glob("*/bench.json"))) == 2
+    assert len(list(folder_of(project).glob("*/bench.json"))) == 3  # hashing twice, and again
