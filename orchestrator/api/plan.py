@@ -26,7 +26,7 @@ from orchestrator.plan.placement import taken
 from orchestrator.plan.request import check_measures, request_of
 from orchestrator.plan.spec import Skipped, as_written, skipped_words
 from orchestrator.plan.words import MOST_S, quoted
-from orchestrator.record.defaults import Default, choices
+from orchestrator.record.defaults import KEYS, Default, choices
 
 if TYPE_CHECKING:
     from orchestrator.controller.events import Observer, ProgressEvent
@@ -276,12 +276,10 @@ def _reports(redaction: Redaction) -> Iterator[None]:
 
 def _limits(defaults: Mapping[str, Default]) -> Limits:
     """Return the limits of a bench with the defaults that files set."""
-    names = {
-        "lease": "lease_s", "stop_grace": "grace_s", "first_line_timeout": "first_line_s", "stall_timeout": "stall_s",
-        "wait_limit": "wait_s",
-    }  # fmt: skip
-    values = {attribute: defaults[key].value for key, attribute in names.items() if key in defaults}
-    if "wait" in defaults and defaults["wait"].value:
+    values = {option.limit: defaults[key].value for key, option in KEYS.items() if option.limit and key in defaults}
+    if "wait" not in defaults or not defaults["wait"].value:
+        values.pop("wait_s", None)
+    else:
         values.setdefault("wait_s", MOST_S)
     if "output_limit" in defaults:
         values["output_bytes"] = defaults["output_limit"].value << 20
@@ -289,7 +287,7 @@ def _limits(defaults: Mapping[str, Default]) -> Limits:
 
 
 def _as_option(name: str, default: Default) -> Any:
-    return f"{default.value:g}s" if name == "budget" else default.value
+    return f"{default.value:.15g}s" if name == "budget" else default.value
 
 
 def _text(values: Values) -> str:

@@ -44,13 +44,15 @@ class Command(typer.core.TyperCommand):
         for key, name in {_key(param): param.name for param in self.params}.items():
             if key in _NEVER_EMPTY and (source := sources[key]) and source.name == "COMMANDLINE" and not ctx.params[name]:
                 _refuse_empty(key)
-        _say(
-            {
-                key: defaults[key]
-                for key, source in sources.items()
-                if key in defaults and source and source.name == "DEFAULT_MAP"
-            }
-        )
+        taken = {
+            key: defaults[key]
+            for key, source in sources.items()
+            if key in defaults and source and source.name == "DEFAULT_MAP"
+        }
+        if "wait_limit" in taken and not ctx.params["wait"]:  # how long to wait is not yet that one waits
+            del taken["wait_limit"]
+            ctx.params["wait_limit"] = ""
+        _say(taken)
         return super().invoke(ctx)
 
     def _values(self, defaults: Mapping[str, Default]) -> dict[str, Any]:
@@ -59,7 +61,7 @@ class Command(typer.core.TyperCommand):
             str(param.name): defaults[key].value for param in self.params if (key := _key(param)) in defaults and key in keys
         }
         # Options that take a duration as text.
-        return {name: f"{value:g}s" if name in ("budget", "wait_limit") else value for name, value in values.items()}
+        return {name: f"{value:.15g}s" if name in ("budget", "wait_limit") else value for name, value in values.items()}
 
 
 def _with_limit(args: list[str]) -> list[str]:

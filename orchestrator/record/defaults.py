@@ -17,8 +17,9 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import nearest
+from orchestrator.plan import Limits
 from orchestrator.plan.schedule import ORDERS
-from orchestrator.plan.words import seconds, share
+from orchestrator.plan.words import MOST_S, seconds, share
 
 __all__ = ["CHOICES", "KEYS", "PROJECT_FILE", "Default", "Key", "choices", "defaults", "json_schema", "value_of"]
 
@@ -28,10 +29,11 @@ _SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The kind of an option's value, as `_EXPECTED` describes it, and what the option is."""
+    """The kind of an option's value, as `_EXPECTED` describes it, what the option is, and which time of `Limits` it sets."""
 
     kind: str
     description: str
+    limit: str = ""
 
 
 KEYS: Mapping[str, Key] = {
@@ -46,13 +48,13 @@ KEYS: Mapping[str, Key] = {
     "order": Key("order", "the order of runs"),
     "budget": Key("duration", "total time of a bench or tune"),
     "timeout": Key("duration", "time after which a run is stopped"),
-    "lease": Key("duration", "time that a node continues a run without contact to the controller"),
-    "stop_grace": Key("duration", "time between SIGTERM and SIGKILL"),
-    "first_line_timeout": Key("duration", "most time until the first line of a log"),
-    "stall_timeout": Key("duration", "most time between two lines of a log"),
+    "lease": Key("duration", "time that a node continues a run without contact to the controller", "lease_s"),
+    "stop_grace": Key("duration", "time between SIGTERM and SIGKILL", "grace_s"),
+    "first_line_timeout": Key("duration", "most time until the first line of a log", "first_line_s"),
+    "stall_timeout": Key("duration", "most time between two lines of a log", "stall_s"),
     "output_limit": Key("count", "most MiB of logs of a run on one node"),
     "wait": Key("flag", "wait for nodes that other runs hold"),
-    "wait_limit": Key("duration", "longest wait"),
+    "wait_limit": Key("duration", "longest wait, with wait", "wait_s"),
     "keep_going": Key("flag", "also start runs that would fail as an earlier one did"),
     "strict": Key("flag", "refuse a bench if a configuration is impossible"),
 }
@@ -144,7 +146,9 @@ def value_of(key: str, value: Any, where: str) -> Any:
         share(value, where)
         return value
     if kind == "duration" and (is_number or isinstance(value, str)):
-        return seconds(str(value), where, least=0 if key == "stop_grace" else None)
+        limit = KEYS[key].limit
+        least, most = Limits.bounds_s(limit) if limit else (None, MOST_S)
+        return seconds(str(value), where, least=least, most=most)
     expected, got = _EXPECTED[kind][0], repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
     raise ConfigError(f"expected {expected}, got {got}", where=where)
 

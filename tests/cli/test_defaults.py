@@ -97,3 +97,17 @@ def test_a_missing_inventory_says_which_file_named_it_and_what_to_do(project: Pr
     (project.path / "orch.yaml").unlink()
     done = project.orch("check")
     assert done.returncode == 2 and "inventory/cluster.yaml (the default): expected a file" in done.stderr
+
+
+def test_a_longest_wait_in_a_file_does_not_make_a_bench_wait(project: Project) -> None:
+    (project.path / "orch.yaml").write_text("hosts: cpu.yaml\nbudget: 20d\nwait_limit: 12d\n")
+    words = ("bench", "resnet50", "-f", "simulated", "--nodes", "1", "--gpus", "1", "--dry-run")
+    assert "wait_limit" not in project.orch(*words).stderr
+    assert "defaults: budget=480h, wait_limit=288h (orch.yaml)" in project.orch(*words, "--wait").stderr
+
+
+def test_a_time_in_a_file_has_the_bounds_of_its_option(project: Project) -> None:
+    (project.path / "orch.yaml").write_text("hosts: cpu.yaml\nlease: 1s\n")
+    refused = project.orch("bench", "resnet50", "-f", "simulated", "--dry-run")
+    assert refused.returncode == 2
+    assert "orch.yaml:2: lease: expected a time of 2s or more" in refused.stderr and "got '1s'" in refused.stderr
