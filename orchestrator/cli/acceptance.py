@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from orchestrator.plan.placement import taken
 from orchestrator.plan.request import planned, request_of
 from orchestrator.plan.suite import Suite, SuiteStage, choices_of
 from orchestrator.plan.words import shortest
-from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, Attempt, acceptances, earlier_values
+from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, AcceptanceRecord, Attempt, acceptances, earlier_values
 from orchestrator.report.html.certificate import render
 from orchestrator.report.text import one_line
 from orchestrator.yamlfile import Document
@@ -105,13 +106,10 @@ class Acceptance:
     def _make_what_still_fits(self) -> None:
         """Make stages that were left out, in order, as far as the others took less of the budget than was estimated."""
         for stage in self.suite.stages:
-            record = self.folder.record()
-            if stage.name not in record.left_out or self._why_not(stage, late=1.0):
-                continue
-            _say(f"stage {stage.name} fits now: {stage.title}")
-            left_out = {name: reason for name, reason in record.left_out.items() if name != stage.name}
-            self.folder.change(lambda now, name=stage.name: replace(now, stages=(*now.stages, name), left_out=left_out))
-            self._make(stage, "")
+            if stage.name in self.folder.record().left_out and not self._why_not(stage, late=1.0):
+                _say(f"stage {stage.name} fits now: {stage.title}")
+                self.folder.change(partial(_with_stage, name=stage.name))
+                self._make(stage, "")
 
     def _over(self, name: str, reason: str) -> None:
         self.folder.change(lambda now: replace(now, over={**now.over, name: reason}))
@@ -221,6 +219,11 @@ class Acceptance:
             if not blamed or accused or len(left) < stage.least_nodes or len(left) == len(hosts) or not left:
                 return "" if has_good else _words(errors)
             hosts, accused = left, {} if not results or stage.optional else blamed
+
+
+def _with_stage(record: AcceptanceRecord, name: str) -> AcceptanceRecord:
+    left_out = {stage: reason for stage, reason in record.left_out.items() if stage != name}
+    return replace(record, stages=(*record.stages, name), left_out=left_out)
 
 
 def _kept(attempts: Sequence[Attempt], folder: AcceptanceDir) -> list[Attempt]:

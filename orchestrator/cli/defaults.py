@@ -45,9 +45,7 @@ class Command(typer.core.TyperCommand):
             if key in _NEVER_EMPTY and (source := sources[key]) and source.name == "COMMANDLINE" and not ctx.params[name]:
                 _refuse_empty(key)
         taken = {
-            key: defaults[key]
-            for key, source in sources.items()
-            if key in defaults and source and source.name == "DEFAULT_MAP"
+            key: defaults[key] for key, source in sources.items() if key in defaults and source and source.name == "DEFAULT_MAP"
         }
         if "wait_limit" in taken and not ctx.params["wait"]:  # how long to wait is not yet that one waits
             del taken["wait_limit"]
