@@ -77,7 +77,9 @@ def _words(profile: Profiled, explained: Sequence[Explanation]) -> str:
     if not profile.traces:
         return f"none, {profile.missing}"
     trace = max(profile.traces, key=lambda trace: trace.communication)
-    words = [f"rank {trace.rank} communicates for {trace.communication:.1%} of a step"]
+    words = [f"rank {trace.rank} communicates for {trace.communication:.1%} of a step of {number(trace.step_s * 1e3)} ms"]
+    if explanation := _explanation(profile, explained):
+        words[0] += f", {trace.step_s / explanation.step_s:.2f} times one without a profile"
     if trace.overlapped is not None:
         words.append(f"{trace.overlapped:.1%} of that beside computing, {trace.exposed:.1%} of a step exposed")
     if trace.waiting is not None:
@@ -88,13 +90,17 @@ def _words(profile: Profiled, explained: Sequence[Explanation]) -> str:
     return "; ".join([*words, f"idle {trace.idle:.1%}", f"longest: {longest}"])
 
 
+def _explanation(profile: Profiled, explained: Sequence[Explanation]) -> Explanation | None:
+    asked = (profile.series, profile.case)
+    return next((explanation for explanation in explained if (explanation.series, explanation.case) == asked), None)
+
+
 def _predicted(profile: Profiled, explained: Sequence[Explanation]) -> float | None:
     """Return the share of a step that communication adds to it, as it is explained; None if it is not."""
-    for explanation in explained:
-        if (explanation.series, explanation.case) == (profile.series, profile.case):
-            seconds = next(part.seconds for part in explanation.parts if part.name == "communication")
-            return None if seconds is None else seconds / explanation.step_s
-    return None
+    if not (explanation := _explanation(profile, explained)):
+        return None
+    seconds = next(part.seconds for part in explanation.parts if part.name == "communication")
+    return None if seconds is None else seconds / explanation.step_s
 
 
 def _percent(share: float | None) -> str:
