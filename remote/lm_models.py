@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import zlib
 from contextlib import nullcontext
-from typing import Any, Iterable, Iterator, NamedTuple
+from typing import Any, Iterable, NamedTuple
 
 import torch
 from lm_experts import Experts
@@ -56,14 +56,13 @@ class Shape(NamedTuple):
 
 
 class Arithmetic(NamedTuple):
-    """How a model computes: the type of parameters, that of matrix products and activations, whether autocast casts the one to
-    the other, what is recomputed: none, selective, full; and whether gate and up of SwiGLU are one matrix product."""
+    """The types of a model: that of parameters, that of matrix products and activations, whether autocast casts the one to the
+    other, and what is recomputed: none, selective, full."""
 
     weights: torch.dtype
     compute: torch.dtype
     autocast: bool
     recomputation: str = "none"
-    joint: bool = False
 
 
 class Norm(nn.Module):
@@ -139,24 +138,16 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """GELU between two matrix products, or SwiGLU, which has three, or two if those of gate and up are joint.
+    """GELU between two matrix products, or SwiGLU, which has three."""
 
-    The rows of the joint matrix are those of the gate, then those of up: both halves of its result are read in long runs.
-    """
-
-    def __init__(self, shape: Shape, joint: bool = False) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.joint = nn.Linear(shape.width, 2 * shape.mlp, bias=shape.bias) if shape.gated and joint else None
-        if self.joint is None:
-            self.up = nn.Linear(shape.width, shape.mlp, bias=shape.bias)
-            self.gate = nn.Linear(shape.width, shape.mlp, bias=shape.bias) if shape.gated else None
+        self.up = nn.Linear(shape.width, shape.mlp, bias=shape.bias)
+        self.gate = nn.Linear(shape.width, shape.mlp, bias=shape.bias) if shape.gated else None
         self.down = nn.Linear(shape.mlp, shape.width, bias=shape.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (…, width)."""
-        if self.joint is not None:
-            gate, up = self.joint(x).chunk(2, dim=-1)
-            return self.down(functional.silu(gate) * up)
         if self.gate is None:
             return self.down(functional.gelu(self.up(x), approximate="tanh"))
         return self.down(functional.silu(self.gate(x)) * self.up(x))
@@ -165,12 +156,12 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """A layer: attention, then an MLP or experts, each after a norm and added to what came in."""
 
-    def __init__(self, shape: Shape, arithmetic: Arithmetic) -> None:
+    def __init__(self, shape: Shape, recomputation: str) -> None:
         super().__init__()
         self.attention_norm, self.attention = Norm(shape), Attention(shape)
         self.mlp_norm = Norm(shape)
-        self.mlp: nn.Module = Experts(shape) if shape.experts > 1 else Mlp(shape, arithmetic.joint)
-        self.computed = recomputing(self._computed, arithmetic.recomputation)
+        self.mlp: nn.Module = Experts(shape) if shape.experts > 1 else Mlp(shape)
+        self.computed = recomputing(self._computed, recomputation)
 
     def _computed(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -197,7 +188,7 @@ class Decoder(nn.Module):
         with torch.device("meta"):
             self.embedding = nn.Embedding(shape.rows, shape.width) if first else None
             self.positions = nn.Embedding(max(shape.max_positions, seq_len), shape.width) if learned else None
-            self.blocks = nn.ModuleDict({str(number): Block(shape, arithmetic) for number in numbers})
+            self.blocks = nn.ModuleDict({str(number): Block(shape, arithmetic.recomputation) for number in numbers})
             self.norm = Norm(shape) if last else None
             self.head = nn.Linear(shape.width, shape.rows, bias=False) if last else None
         self.loss: Any = None  # (hidden, output layer, targets) -> loss, see lm_loss.py; without it the output is logits
@@ -265,23 +256,17 @@ def filled(part: nn.Module, name: str, decoder: Decoder, device: torch.device, s
     name = "embedding" if name == "head" and shape.tied else name
     part.to_empty(device=device)
     generator = torch.Generator(device)
-    for own_name, values in apart(part):
+    for own_name, parameter in part.named_parameters():
         generator.manual_seed(zlib.crc32(f"{seed} {name}.{own_name}".encode()))
-        if own_name.endswith("bias"):
-            values.zero_()
-        elif values.dim() == 1:
-            values.fill_(1.0)
-        else:
-            residual = own_name.endswith(("attention.out.weight", "mlp.down.weight", "mlp.down"))
-            values.normal_(0.0, DEVIATION / math.sqrt(2 * shape.layers) if residual else DEVIATION, generator=generator)
+        with torch.no_grad():
+            if own_name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.dim() == 1:
+                parameter.fill_(1.0)
+            else:
+                residual = own_name.endswith(("attention.out.weight", "mlp.down.weight", "mlp.down"))
+                parameter.normal_(0.0, DEVIATION / math.sqrt(2 * shape.layers) if residual else DEVIATION, generator=generator)
     part.to(decoder.arithmetic.weights)
-
-
-def apart(part: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return the values of all parameters by name, those of joint matrices by the names and sizes that they have apart."""
-    for name, parameter in part.named_parameters():
-        names = [name.replace(".joint.", other) for other in (".gate.", ".up.")] if ".joint." in name else [name]
-        yield from zip(names, parameter.detach().chunk(len(names)))
 
 
 def turned(decoder: Decoder, device: torch.device) -> None:

@@ -89,8 +89,6 @@ def _unusable_parts(args: argparse.Namespace, shape: Shape, data_ranks: int) -> 
         return f"--tensor-parallel: expected a divisor of {VOCAB_MULTIPLE}, got {parts}"
     if shape.experts > 1:
         return "--tensor-parallel: expected 1 for a mixture of experts, this trainer does not split experts"
-    if args.mlp_products == "joint":
-        return "--mlp-products: expected separate with --tensor-parallel, got joint: a rank would get all gates"
     if args.dtype == "fp8":
         return "--dtype: expected another type with --tensor-parallel, got fp8: ranks would scale parts of a tensor differently"
     if args.loss_chunks > 1:

@@ -29,7 +29,7 @@ def arithmetic_of(args: argparse.Namespace, layout: Layout) -> Arithmetic:
     """Return the types of the model. FSDP casts parameters itself, before it gathers them; otherwise autocast does."""
     weights, compute = WEIGHTS[args.weights], COMPUTE[args.dtype]
     autocast = layout.kind != "fsdp" and compute != weights
-    return Arithmetic(weights, compute, autocast, args.checkpointing, args.mlp_products == "joint")
+    return Arithmetic(weights, compute, autocast, args.checkpointing)
 
 
 class Tokens:

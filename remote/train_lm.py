@@ -106,8 +106,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--compile-level", choices=list(COMPILE_LEVELS), default="default", help="search of --compile")
     parser.add_argument("--compile-split", choices=["auto", "blocks", "whole"], default="auto", help="graphs of --compile")
     parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none", help="what is recomputed")
-    joint = "matrices of gate and up of SwiGLU"
-    parser.add_argument("--mlp-products", choices=["separate", "joint"], default="separate", help=joint)
     parser.add_argument("--loss-chunks", type=int, default=1, help="parts of the tokens with logits at a time")
     parser.add_argument("--parallel", choices=["auto", "ddp", "fsdp"], default="auto", help="auto: ddp up to 2e9 parameters")
     parser.add_argument("--reshard", default="true", help="fsdp: gather layers again for the backward pass", **trainer.SWITCH)

@@ -135,33 +135,10 @@ def test_compiled_layers_train_as_they_do_without(alone: Any, tmp_path: Path) ->
     assert got[1]["optimizer"] == "adamw compiled" and got[1]["compile_split"] == "blocks"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--mlp-products", "joint"],
-        ["--mlp-products", "joint", "--compile", "true", "--compile-split", "blocks", "--clip-kernel", "compiled"],
-    ],
-    ids=" ".join,
-)
-def test_other_kernels_train_as_the_usual_ones(alone: Any, arguments: list[str], tmp_path: Path) -> None:
+def test_a_compiled_norm_of_gradients_trains_as_the_usual_one(alone: Any, tmp_path: Path) -> None:
+    arguments = ["--compile", "true", "--compile-split", "blocks", "--clip-kernel", "compiled"]
     got = trained("llama-tiny", ["--batch-size", "4", *arguments], tmp_path, 1)
     same(alone("llama-tiny"), got)
-    assert got[1]["parameters"] == MODELS["llama-tiny"]["parameters"]
-
-
-def test_the_joint_matrix_begins_with_the_values_of_both() -> None:
-    import torch
-    from lm_models import Arithmetic, Decoder, Shape, filled
-
-    sizes = {**MODELS["llama-tiny"]["transformer"], "experts": 1, "active_experts": 1, "head_width": 16}
-    shape = Shape(**sizes, norm="rms", bias=False, positions="rotary", max_positions=64, rope_theta=500000.0)
-    mlps: list[Any] = []
-    for joint in (False, True):
-        decoder = Decoder(shape, Arithmetic(torch.float32, torch.float32, False, joint=joint), 32)
-        filled(decoder.blocks["1"], "blocks.1", decoder, torch.device("cpu"), 3)
-        mlps.append(decoder.blocks["1"].mlp)
-    assert torch.equal(mlps[1].joint.weight, torch.cat((mlps[0].gate.weight, mlps[0].up.weight)))
-    assert torch.equal(mlps[1].down.weight, mlps[0].down.weight)
 
 
 def test_compiled_as_a_whole_with_layers_in_bf16_it_trains_like_fp32_within_its_error(alone: Any, tmp_path: Path) -> None:
