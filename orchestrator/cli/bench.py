@@ -112,7 +112,8 @@ def bench(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse the bench if a configuration is impossible, instead of skipping it.")
+        bool,
+        typer.Option("--strict/--no-strict", help="Refuse the bench if a configuration is impossible, instead of skipping it."),
     ] = False,
     expect: Annotated[
         list[str] | None,

@@ -56,7 +56,9 @@ Exclude = Annotated[
         "--exclude", "-x", metavar="HOSTS", autocompletion=complete.hosts, help="Hosts to leave out, and devices: node2:gpu3."
     ),
 ]
-AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Accept and store host keys that are seen for the first time.")]
+AcceptNew = Annotated[
+    bool, typer.Option("--accept-new/--no-accept-new", help="Accept and store host keys that are seen for the first time.")
+]
 Bench = Annotated[
     str,
     typer.Argument(
@@ -126,10 +128,14 @@ StallTimeout = Annotated[
 Telemetry = Annotated[
     bool, typer.Option("--telemetry/--no-telemetry", help="Sample power, clocks, load and errors of the nodes once a second.")
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold; --wait 30m: at most that long.")]
+Wait = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait for nodes that other runs hold; --wait 30m: at most that long.")
+]
 WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
 Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")]
-KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Also start runs that would fail as an earlier one did.")]
+KeepGoing = Annotated[
+    bool, typer.Option("--keep-going/--no-keep-going", help="Also start runs that would fail as an earlier one did.")
+]
 Sign = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign the seal with this key of ssh.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows the progress.")]
 

@@ -111,3 +111,12 @@ def test_a_time_in_a_file_has_the_bounds_of_its_option(project: Project) -> None
     refused = project.orch("bench", "resnet50", "-f", "simulated", "--dry-run")
     assert refused.returncode == 2
     assert "orch.yaml:2: lease: expected a time of 2s or more" in refused.stderr and "got '1s'" in refused.stderr
+
+
+def test_the_command_line_takes_back_a_flag_of_a_file(project: Project) -> None:
+    flags = ("accept_new", "wait", "keep_going", "strict")
+    (project.path / "orch.yaml").write_text("hosts: cpu.yaml\n" + "".join(f"{flag}: true\n" for flag in flags))
+    words = ("bench", "resnet50", "-f", "simulated", "--nodes", "1", "--gpus", "1", "--dry-run")
+    assert all(f"{flag}=true" in project.orch(*words).stderr for flag in flags)
+    taken_back = project.orch(*words, *(f"--no-{flag.replace('_', '-')}" for flag in flags))
+    assert taken_back.returncode == 0 and not any(flag in taken_back.stderr for flag in flags)
