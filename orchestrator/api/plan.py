@@ -25,7 +25,7 @@ from orchestrator.plan.folders import framework_for, open_framework
 from orchestrator.plan.placement import taken
 from orchestrator.plan.request import check_measures, request_of
 from orchestrator.plan.spec import Skipped, as_written, skipped_words
-from orchestrator.plan.words import MOST_S, quoted
+from orchestrator.plan.words import MOST_S, in_seconds, quoted
 from orchestrator.record.defaults import KEYS, Default, choices
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def _limits(defaults: Mapping[str, Default]) -> Limits:
 
 
 def _as_option(name: str, default: Default) -> Any:
-    return f"{default.value:.15g}s" if name == "budget" else default.value
+    return in_seconds(default.value) if name == "budget" else default.value
 
 
 def _text(values: Values) -> str:

@@ -54,12 +54,14 @@ class Command(typer.core.TyperCommand):
         return super().invoke(ctx)
 
     def _values(self, defaults: Mapping[str, Default]) -> dict[str, Any]:
+        from orchestrator.plan.words import in_seconds
+
         keys = (*_OF_ALL, *(_OF_RUNS if self.name in _RUNNING else ()))
         values = {
             str(param.name): defaults[key].value for param in self.params if (key := _key(param)) in defaults and key in keys
         }
         # Options that take a duration as text.
-        return {name: f"{value:.15g}s" if name in ("budget", "wait_limit") else value for name, value in values.items()}
+        return {name: in_seconds(value) if name in ("budget", "wait_limit") else value for name, value in values.items()}
 
 
 def _with_limit(args: list[str]) -> list[str]:

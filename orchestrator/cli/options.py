@@ -30,12 +30,8 @@ def duration(option: str, least: float | None = None, *, limit: str = "") -> Cal
 
     def parse(value: Any) -> float:
         from orchestrator.plan import Limits
-        from orchestrator.plan.words import MOST_S, seconds
 
-        if not isinstance(value, str):
-            return float(value)
-        lowest, most = Limits.bounds_s(limit) if limit else (least, MOST_S)
-        return seconds(value, option, least=lowest, most=most)
+        return Limits.read(value, option, limit, least=least) if isinstance(value, str) else float(value)
 
     return parse
 

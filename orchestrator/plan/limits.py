@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.plan.words import MOST_S, shortest
+from orchestrator.plan.words import MOST_S, seconds, shortest
 
 __all__ = ["Limits"]
 
@@ -62,9 +62,15 @@ class Limits:
             raise _refused("telemetry", "True or False", self.telemetry)
 
     @staticmethod
-    def bounds_s(name: str) -> tuple[float, float]:
-        """Return the least and the most seconds that a field which is a time may have."""
-        return _SECONDS[name]
+    def read(text: str, where: str, field: str = "", *, least: float | None = None) -> float:
+        """Return the seconds of a duration, read as `words.seconds` does, within what ``field`` may be; without a field,
+        ``least`` or more, or above 0. Raises ConfigError that begins with ``where``.
+
+        >>> Limits.read("1m", "--stop-grace", "grace_s"), Limits.read("30m", "--timeout")
+        (60.0, 1800.0)
+        """
+        lowest, most = _SECONDS[field] if field else (least, MOST_S)
+        return seconds(text, where, least=lowest, most=most)
 
     def round_s(self, limit_s: float, hosts: int) -> float:
         """Return how long a host may take for something that is asked of ``hosts`` in one round, if one alone may take

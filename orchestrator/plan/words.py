@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from orchestrator.errors import ConfigError
 
 __all__ = [
-    "MOST_S", "QUOTED", "assignments", "label", "numbers", "quoted", "seconds", "shapes", "share", "shortest", "single",
-    "unquoted", "words",
+    "MOST_S", "QUOTED", "assignments", "in_seconds", "label", "numbers", "quoted", "seconds", "shapes", "share", "shortest",
+    "single", "unquoted", "words",
 ]  # fmt: skip
 
 QUOTED = r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*')"""
@@ -91,6 +91,15 @@ def shortest(number: float) -> str:
         return f"{number:g}s"
     parts = (whole // 3600, whole % 3600 // 60, whole % 60)
     return "".join(f"{count}{unit}" for count, unit in zip(parts, "hms", strict=True) if count)
+
+
+def in_seconds(number: float) -> str:
+    """Return seconds, at most 15 digits of them, as an option that takes a duration reads them.
+
+    >>> in_seconds(5400), in_seconds(100000.25)
+    ('5400s', '100000.25s')
+    """
+    return f"{number:.15g}s"
 
 
 def _positive(text: str) -> float | None:

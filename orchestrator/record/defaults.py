@@ -19,7 +19,7 @@ from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import nearest
 from orchestrator.plan import Limits
 from orchestrator.plan.schedule import ORDERS
-from orchestrator.plan.words import MOST_S, seconds, share
+from orchestrator.plan.words import share
 
 __all__ = ["CHOICES", "KEYS", "PROJECT_FILE", "Default", "Key", "choices", "defaults", "json_schema", "value_of"]
 
@@ -146,9 +146,7 @@ def value_of(key: str, value: Any, where: str) -> Any:
         share(value, where)
         return value
     if kind == "duration" and (is_number or isinstance(value, str)):
-        limit = KEYS[key].limit
-        least, most = Limits.bounds_s(limit) if limit else (None, MOST_S)
-        return seconds(str(value), where, least=least, most=most)
+        return Limits.read(str(value), where, KEYS[key].limit)
     expected, got = _EXPECTED[kind][0], repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
     raise ConfigError(f"expected {expected}, got {got}", where=where)
 
