@@ -2,14 +2,12 @@
 
     python -m tests.faults.hangs [--trials N] [--faults stop,loop,…] [--jobs N] [--seed N] [--json FILE]
     python -m tests.faults.hangs --torch gloo|gloo-lm|nccl [--trials N] [--faults stop,nosync,…] [--jobs N]
-    python -m tests.faults.hangs --pauses HOURS [--jobs N]
 
 Each trial has real supervisors, wrappers, ranks and reports; what is left out is ssh, so that many trials run side by side: a
 node is a work directory of this machine with a supervisor of its own. Ranks are broken from outside as in `rows.hangs`. With
 ``--torch gloo`` they train ResNet-50, with ``gloo-lm`` a small language model, whose steps are short on a busy machine too;
-with ``nccl`` ranks are dealt out to the GPUs and may share one, which NCCL accepts from ranks whose `NCCL_HOSTID` differs. With
-``--pauses`` nothing is broken: ranks pause as checkpoints, evaluations, compilations and late samples do, for so many hours of
-runs together, and every stop is a false alarm.
+with ``nccl`` ranks are dealt out to the GPUs and may share one, which NCCL accepts from ranks whose `NCCL_HOSTID` differs.
+`pauses` counts false alarms.
 """
 
 from __future__ import annotations
@@ -68,12 +66,6 @@ GIVEN = {
     "gloo-lm": f"{_OF_TORCH} GLOO_SOCKET_IFNAME=lo",
     "nccl": f"{_OF_TORCH} NCCL_SOCKET_IFNAME=lo NCCL_HOSTID=node$RANK NCCL_IB_DISABLE=1",
 }
-PAUSES = (
-    ("reports nothing", "INJECT_PAUSES='60 5 45' INJECT_SILENT=1"),
-    ("reports its steps", "INJECT_PAUSES='30 2 8'"),
-    ("reports its pauses", "INJECT_PAUSES='60 5 45' INJECT_DECLARED=1"),
-)
-"""Kinds of programs; how often they pause, and for how long at least and at most, in seconds."""
 ACCUSING = r"usually \S+ s: (ranks? \d+(?:, \d+)*)"
 """What names ranks in a suspicion."""
 TORCH_FAULTS = ("stop", "loop", "asleep", "nosync", "barrier", "kill")
@@ -298,53 +290,6 @@ def _watch(world: World, result: Result) -> None:
     result.said = list(world.said)
 
 
-def pausing(number: int, hours: float, seed: int) -> dict[str, Any]:
-    """Run with pauses for so long; return what was said, of it what names a rank that did not pause, and why it was stopped."""
-    kind, given = PAUSES[number % len(PAUSES)]
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="pause-", ignore_cleanup_errors=True) as name:
-        paused = Path(name) / "paused"
-        paused.touch()
-        world = World(Path(name), (2, 4)[number // len(PAUSES) % 2], f"{given} INJECT_PAUSED={paused}")
-        reason = ""
-        try:
-            world.begin()
-            while not reason and not world.failures and time.monotonic() - begun < hours * 3600:
-                reason = world.turn()
-            failures, steps = [record for _, record in world.failures[:1]], world.step()
-            world.stop()
-        finally:
-            world.close()
-        pauses = [(int(rank), float(at), word) for rank, at, word in map(str.split, paused.read_text().splitlines())]
-    took = (time.monotonic() - begun) / 3600
-    return {
-        "kind": kind,
-        "hours": took,
-        "steps": steps,
-        "pauses": sum(word != "over" for *_, word in pauses),
-        "reason": reason,
-        "failures": failures if not reason else [],
-        "said": world.said,
-        "wrong": [words for words, at in zip(world.said, world.said_at, strict=True) if accuses(words, at, pauses)],
-    }
-
-
-def accuses(words: str, at: float, pauses: Sequence[tuple[int, float, str]]) -> bool:
-    """Return whether a suspicion names a rank that had no pause then. ``pauses``: rank, time, and kind or ``over``."""
-    named = re.search(ACCUSING, words)
-    last = {rank: word for rank, time_s, word in pauses if time_s <= at}
-    return any(last.get(int(rank), "over") == "over" for rank in re.findall(r"\d+", named[1] if named else ""))
-
-
-def pauses_line(kind: str, told: Sequence[dict[str, Any]]) -> str:
-    """Return how often runs of one kind were suspected and stopped."""
-    hours, pauses = sum(run["hours"] for run in told), sum(run["pauses"] for run in told)
-    suspicions, wrong = (sum(len(run[key]) for run in told) for key in ("said", "wrong"))
-    stops, failures = (sum(bool(run[key]) for run in told) for key in ("reason", "failures"))
-    ends = f"{stops} of {len(told)} runs stopped, {failures} failed"
-    return f"{kind}: {hours:.2f} hours, {pauses} pauses, {suspicions} suspicions, {wrong} of a rank that did not pause; {ends}"
-
-
 def table(results: Sequence[Result]) -> str:
     """Return a line for each fault: trials, right ones, wrong ones, none; median and longest seconds."""
     lines = [f"{'fault':8} {'trials':>6} {'right':>6} {'wrong':>6} {'none':>5} {'median':>8} {'longest':>8}"]
@@ -368,19 +313,9 @@ def main() -> None:
     parser.add_argument("--faults", default="", help=f"of {', '.join(FAULTS)}; with --torch of {', '.join(TORCH_FAULTS)}")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--pauses", type=float, default=0.0, metavar="HOURS", help="hours of runs with pauses, in place of trials"
-    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with ThreadPoolExecutor(args.jobs) as pool:
-        if args.pauses:
-            told = list(pool.map(lambda number: pausing(number, args.pauses / args.jobs, args.seed), range(args.jobs)))
-            for run in told:
-                print(json.dumps(run))
-            for kind, _ in PAUSES:
-                print(pauses_line(kind, [run for run in told if run["kind"] == kind]))
-            return
         faults = args.faults.split(",") if args.faults else TORCH_FAULTS if args.torch else FAULTS
         work = [(number, fault) for number in range(args.first, args.first + args.trials) for fault in faults]
         results = []
