@@ -112,6 +112,14 @@ def arguments(name: str, cell: Cell, asked: argparse.Namespace, steps: int) -> l
     return [*words, *shlex.split(getattr(asked, name))]
 
 
+def as_run(option: str, cell: Cell, asked: argparse.Namespace) -> str:
+    """Return what both programs are given for an option, or what each is: the last of its arguments counts, as with --ours."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(f"--{option}")
+    values = {name: getattr(parser.parse_known_args(arguments(name, cell, asked, 0))[0], option) for name in PROGRAMS}
+    return values["ours"] if values["ours"] == values["floor"] else f"{values['ours']} (floor {values['floor']})"
+
+
 @dataclass
 class Program:
     """A running program: its ranks, and the lines of its rank 0 as they come."""
@@ -307,7 +315,8 @@ def main() -> None:
     for name in names:
         cell, began = CELLS[name], time.monotonic()
         window = asked.window or cell.window
-        print(f"{name}: {device}, {asked.gpus} at once, {asked.dtype}, weights {cell.weights}, {cell.seq_len} tokens, ", end="")
+        dtype, weights = (as_run(option, cell, asked) for option in ("dtype", "weights"))
+        print(f"{name}: {device}, {asked.gpus} at once, {dtype}, weights {weights}, {cell.seq_len} tokens, ", end="")
         print(f"micro-batch {cell.batch_size}, windows of {window} steps", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             take_turns = cell.gib <= gib and asked.gpus == 1
