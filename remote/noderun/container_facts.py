@@ -23,7 +23,7 @@ def container_facts(root, request):
     about.update({name: inside[name] for name in ("error", "python", "devices", "nccl") if name in inside})
     about.update(seen_outside(mark))
     about.update(image_facts(known))
-    facts = {"container": about, "framework": inside.get("framework") or {"error": "not asked: the container does not start"}}
+    facts = {"container": about, "framework": inside.get("framework", {"error": "not asked: the container does not start"})}
     facts.update({name: inside[name] for name in ("limits", "shm_bytes") if name in inside})
     if known["object"]:
         text = engine_says(known, ["ps", "--all", "--filter=label=orch.run", "--format={{.Names}} {{.State}}"])

@@ -278,6 +278,10 @@ def test_preflight_looks_inside(node: Machine, engine: Path) -> None:
     assert facts["containers_left"] == [] and listed(engine) == []
 
 
+def test_a_probe_that_reports_no_version_has_run_inside(node: Machine, engine: Path) -> None:
+    assert facts_of(node, container(engine), probe="print('{}')")["framework"] == {}
+
+
 def test_preflight_sees_who_owns_what_is_made_inside(node: Machine, engine: Path) -> None:
     node.ask("status")  # which makes the work directory
     node.root.chmod(0o701)
