@@ -12,7 +12,7 @@ import signal
 import time
 
 from noderun.files import Refused, read_slice
-from noderun.groups import groups_named, members, seconds_used
+from noderun.groups import can_be_seen, groups_named, members, seconds_used
 from noderun.installed import in_environment
 from noderun.processes import descendants, marked_by, name_of, processes, send_signal
 from noderun.records import read_record, write_json
@@ -212,10 +212,11 @@ class Container:
         its labels, in any state, or the control group shows it; of a container that ran before, only the group does."""
         left = ["process %d (%s) still runs" % (pid, name_of(pid)) for pid in sorted(self.processes())]
         by = []
+        is_seen = bool(self.groups) and all(map(can_be_seen, self.groups))
         if self.standing:
             strangers = sorted(self.strangers())
             left += ["process %d (%s) began in %s since" % (pid, name_of(pid), self.standing) for pid in strangers]
-            left += [] if self.groups else ["the control group of %s cannot be read" % self.standing]
+            left += [] if is_seen else ["the control group of %s cannot be read" % self.standing]
         else:
             try:
                 names = self.listed()
@@ -224,9 +225,9 @@ class Container:
                 by += [] if names else ["label"]
             except (OSError, TimeoutError) as error:
                 said = "no answer within %g s" % ASK_S if isinstance(error, TimeoutError) else error.strerror
-                left += [] if self.groups else ["%s: %s" % (self.known["engine"], said)]
+                left += [] if is_seen else ["%s: %s" % (self.known["engine"], said)]
         left += ["processes in its control group that cannot be seen from here"] if has_unseen(self.groups) else []
-        by += ["control group"] if self.groups and not left else []
+        by += ["control group"] if is_seen and not left else []
         return {"by": [] if left else by, "left": left[:20]}
 
     def listed(self):

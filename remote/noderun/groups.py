@@ -96,6 +96,16 @@ def groups_named(number, controllers=("pids", "name=systemd")):
     return []
 
 
+def can_be_seen(group):
+    """Return True if this control group can be looked at from here, or, where it is gone, what it was in.
+
+    Where its file system is hidden or no longer mounted nothing is there, and that shows no end.
+    """
+    while not os.path.isdir(group):
+        group = os.path.dirname(group)
+    return os.path.exists(os.path.join(group, "cgroup.procs"))
+
+
 def seconds_used(group):
     """Return the processor seconds that a control group counts; None if it counts none, or is gone."""
     words = read_slice(os.path.join(group, "cpuacct.usage"), 0, 64).split()

@@ -209,6 +209,25 @@ def test_an_end_that_nothing_proves_is_not_verified_until_something_does(node: M
     assert not sleepers() and listed(engine) == []
 
 
+def test_a_control_group_that_is_hidden_proves_nothing(node: Machine, engine: Path) -> None:
+    start(node, STUBBORN, container(engine))
+    node.wait_for_log(RUN, "node.out", b"on\n")
+    wait_for_sleepers()
+    noted = node.folder(RUN) / "container.groups"
+    judge.wait_for(noted.exists, 5, "no control group was found")
+    kill_supervisor(node)
+    # As where its file system is covered or no longer mounted: nothing is at that path, and nothing of its kind around it.
+    before = noted.read_text()
+    (group,) = json.loads(before)["groups"]
+    noted.write_text(json.dumps({"groups": [str(node.root / Path(group).name)], "before": []}))
+    (engine.parent / "broken").touch()
+    said = {RUN: ["podman: cannot connect to the engine"]}
+    assert node.ask("stop", run=RUN, grace_s=0.3, reason="now")["containers"] == said
+    noted.write_text(before)
+    assert "containers" not in node.ask("stop", run=RUN, grace_s=0.3, reason="now")
+    assert not sleepers()
+
+
 @pytest.fixture
 def standing(node: Machine, engine: Path) -> Iterator[str]:
     name = f"standing-{os.getpid()}"
