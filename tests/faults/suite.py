@@ -43,6 +43,8 @@ class Trial:
     full: bool = True
     detected_s: float | None = None
     stopped_s: float | None = None
+    left: int = 0
+    """How many containers and processes a row itself has counted as left, before the lab was mended."""
     lost_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -184,7 +186,7 @@ def run_trial(name: str, number: int, seed: int, lab: Lab, scratch: Path, *, ful
     left = mend(lab)
     if not words and leftovers:
         words = f"{leftovers} processes of ours were left on nodes"
-    leftovers = max(leftovers, len(left))
+    leftovers = max(leftovers, len(left)) + trial.left
     words = words or ("bytes were lost" if trial.lost_bytes else "")
     text = "; ".join([words, *trial.notes] if words else trial.notes)
     times = trial.detected_s, trial.stopped_s

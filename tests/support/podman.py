@@ -38,11 +38,22 @@ def run_root(folder: Path) -> Path:
 
 
 def image(folder: Path) -> Path:
-    """Return an archive with a shell, a few programs and an interpreter, copied from this machine."""
+    """Return an archive with a shell, a few programs and an interpreter, copied from this machine; skips a test where podman
+    cannot be had."""
+    if reason := obstacle():
+        pytest.skip(reason)
+    return archive(folder)
+
+
+def obstacle() -> str:
+    """Return why podman cannot be had here; nothing where it can."""
     if not all(shutil.which(name, path="/usr/bin") for name in (*PROGRAMS, "podman", "runc")):
-        pytest.skip("needs podman, runc and an interpreter in /usr/bin (make test installs them, as root)")
-    if os.geteuid() != 0:
-        pytest.skip("needs root: without it podman maps users, which not every machine allows")
+        return "needs podman, runc and an interpreter in /usr/bin (make test installs them, as root)"
+    return "needs root: without it podman maps users, which not every machine allows" if os.geteuid() else ""
+
+
+def archive(folder: Path) -> Path:
+    """Return an archive with a shell, a few programs and an interpreter, copied from this machine, that an engine imports."""
     root = folder / "image"
     for name in ("usr/bin", "usr/lib", "usr/lib64", "tmp", "etc", "proc", "sys", "dev"):
         (root / name).mkdir(parents=True)
@@ -57,10 +68,10 @@ def image(folder: Path) -> Path:
     shutil.copytree(library, root / library.relative_to("/"), ignore=left_out, symlinks=True)
     for path in library.glob("lib-dynload/*.so"):
         _copied(path, root)
-    archive = folder / "image.tar"
-    subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
+    path = folder / "image.tar"
+    subprocess.run(["tar", "-C", root, "-cf", path, "."], check=True)
     shutil.rmtree(root)
-    return archive
+    return path
 
 
 def _copied(path: Path, root: Path) -> None:
