@@ -1,11 +1,14 @@
 """How often a rank that is slower by 5, 10 or 20 % is named, and how often one is named where none is slower.
 
     orch lab up --nodes 4 && orch lab exec -- python benchmarks/slow_ranks.py [--how sleep,work,quota] [--trials 20]
+    orch lab up --nodes 1 --gpus-per-node 2 && orch lab exec -- python benchmarks/slow_ranks.py --how kernel --repeats 1
 
 A trial is a bench of some repeats in which one rank, another one each time, is slower: with `sleep`, a rank of `simulated`
 sleeps longer on four nodes; with `work`, a rank of `pytorch_lm` on two nodes computes longer in its forward pass, by a share
 of its own processor time (slowed/sitecustomize.py); with `quota`, its node may use less of a processor (cpu.max), by 1/1.2 for
 20 %, which binds only where the machine has a processor free for each rank. Ranks that compute are bound to a processor each.
+With `kernel`, on a node with two GPUs, another process (slowed/busy_device.py) takes that share of the
+time of one GPU; the excess of a clean trial is what the two GPUs differ by.
 A trial is right if exactly that rank is named, by how long it computes or by the processor time of that, or none where none is
 slower. The machine's load is that of the last minute.
 """
@@ -18,7 +21,8 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,6 +36,7 @@ HOW: dict[str, tuple[int, str]] = {
     "sleep": (4, "resnet50 -f simulated --steps 74 --warmup-steps 10 --set compute_ms=20 --set gradient_mb=0.1"),
     "work": (2, "gpt-tiny -f pytorch_lm --steps 56 --warmup-steps 8 --batch-size 48 --set solo_steps=0"),
     "quota": (2, "gpt-tiny -f pytorch_lm --steps 56 --warmup-steps 8 --batch-size 48 --set solo_steps=0"),
+    "kernel": (1, "gpt2-124m -f pytorch_lm --gpus 2 --steps 106 --warmup-steps 10 --set compile=false --set solo_steps=0"),
 }
 """By how a rank is slowed: the number of nodes, and the words of the bench."""
 
@@ -39,7 +44,7 @@ HOW: dict[str, tuple[int, str]] = {
 def main() -> None:
     """Run the trials, printing a line for each, and print a row for each way and share."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--how", default=",".join(HOW))
+    parser.add_argument("--how", default="sleep,work,quota", help=f"several with commas, of {', '.join(HOW)}")
     parser.add_argument("--percent", default="0,5,10,20")
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
@@ -58,10 +63,10 @@ def main() -> None:
 def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any] | None:
     """Return what was said of a bench with one slow rank; None if no run of it has a number."""
     nodes, words = HOW[how]
-    rank = number % nodes
+    rank = number % (2 if how == "kernel" else nodes)
     if how == "quota":
         limit(rank, percent)
-    with TemporaryDirectory() as project:
+    with TemporaryDirectory() as project, busy(rank, percent if how == "kernel" else 0.0):
         inventory = Path(project) / "cluster.yaml"
         inventory.write_text(inventory_with(rank, percent if how == "work" else 0.0, nodes), encoding="utf-8")
         argv = ["bench", *words.split(), "--hosts", str(inventory), "--nodes", str(nodes), "--no-baseline", "--json"]
@@ -91,6 +96,22 @@ def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any]
 def shown(excess: dict[str, float] | None) -> str:
     """Return an excess and its interval as text."""
     return f"{excess['value']:+.1%} ({excess['low']:.1%} to {excess['high']:.1%})" if excess else "–"
+
+
+@contextmanager
+def busy(device: int, percent: float) -> Iterator[None]:
+    """Let another process take a share of a GPU's time while the context lasts."""
+    if not percent:
+        yield
+        return
+    program = str(Path(__file__).parent / "slowed" / "busy_device.py")
+    with subprocess.Popen([sys.executable, program, str(device), str(percent)], stdout=subprocess.PIPE) as other:
+        try:
+            if other.stdout is None or not other.stdout.readline():
+                sys.exit(f"{program}: expected a line once it computes, got none")
+            yield
+        finally:
+            other.kill()
 
 
 def running() -> lab.Lab:
