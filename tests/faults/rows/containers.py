@@ -66,7 +66,10 @@ class Site:
         code = _DAEMON.format(words=self.daemon.split())
         command, *bench = workload(self.controller, code)
         assert command == "bench"
-        return self.begun(*bench, "--set", "pause_ms=100", "--steps", "300", *words)
+        process = self.begun(*bench, "--set", "pause_ms=100", "--steps", "300", *words)
+        # They are shells for a moment before they are what they are known by.
+        judge.wait_for(lambda: len(self.daemons()) == 2, 5, lambda: f"daemons: {self.daemons()}")
+        return process
 
     def begun(self, *words: str) -> Popen[str]:
         """Start a bench that lasts; return once it has done a few steps in containers that the engine lists."""
@@ -182,7 +185,12 @@ def killed_for_good(site: Site) -> None:
         site.trial.notes.append("killed before there was a run")
         return
     done = controller.orch("collect")
-    assert done.code == 0 and "not verified" not in done.err, done
+    assert "not verified" not in done.err, done
+    if done.out.count("not on the node") == len(NODES):
+        site.trial.notes.append("killed before the run was on a node")
+        assert done.code == 4 and not [*controller.project.glob("runs/*/*/logs/*/rank-*")], done
+        return
+    assert done.code == 0, done
     site.keep()
 
 
@@ -203,7 +211,7 @@ def cancelled(site: Site) -> None:
     process = site.with_daemons()
     site.kill_controller(process)
     site.kill_supervisors(*site.trial.random.choice((NODES, NODES[:1], NODES[1:])))
-    assert len(site.daemons()) == 2 and site.engine.containers()
+    assert len(site.daemons()) == 2 and site.engine.containers(), (site.daemons(), site.engine.containers())
     begin = time.monotonic()
     site.cancel()
     site.nothing_left(1.0)
@@ -254,10 +262,12 @@ def _proven_by_its_group(site: Site) -> None:
 def _without_a_trace(site: Site) -> None:
     """Nothing is there that could know the container: no supervisor, no note of its id, no engine."""
     process = site.with_daemons()
+    notes = [site.controller.node_run("node1") / name for name in ("container.id", "container.groups")]
+    judge.wait_for(lambda: all(note.exists() for note in notes), 5, "the supervisor has not noted its container")
     site.kill_controller(process)
     site.kill_supervisors(*NODES)
-    for name in ("container.id", "container.groups"):
-        (site.controller.node_run("node1") / name).unlink()
+    for note in notes:
+        note.unlink()
     with site.engine.gone():
         for command in ("cancel", "status", "cancel"):
             _not_verified(site.controller.orch(command, *site.hosts), "node1")
