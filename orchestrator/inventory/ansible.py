@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,15 +21,18 @@ from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value
 
 __all__ = ["add_ini", "add_yaml"]
 
-_RANGE = re.compile(r"\[([0-9]+):([0-9]+)(?::([0-9]+))?\]")
-_LETTERS = re.compile(r"\[([a-z]):([a-z])\]|\[([A-Z]):([A-Z])\]")
+_RANGE = re.compile(r"\[([0-9]*):([0-9]+)(?::([0-9]+))?\]")
+_LETTERS = re.compile(r"\[(?:([a-z]):([a-z])|([A-Z]):([A-Z]))(?::([0-9]{1,2}))?\]")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _MAX_BRACKETS = 3
 _GROUP_KEYS = ("hosts", "children", "vars")
 
 
 def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
-    """Add an Ansible YAML document, or the JSON that a dynamic inventory prints for ``--list``, to a tree."""
+    """Add an Ansible YAML document, or the JSON that a dynamic inventory prints for ``--list``, to a tree.
+
+    Raises ConfigError for the settings of an inventory plugin, which only Ansible can ask.
+    """
 
     def where(path: KeyPath) -> str:
         return f"{source}:{document.line(path)}: {'.'.join(map(shown_key, path))}"
@@ -36,6 +40,10 @@ def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
     body = document.value
     if not isinstance(body, dict):
         tree.fault(source, f"expected a mapping of groups, got {shown_value(body, True)}")
+    elif isinstance(body.get("plugin"), str):
+        message = f"expected groups of hosts, got the settings of Ansible's inventory plugin {body['plugin'][:60]!r}"
+        hint = "let Ansible ask it: ansible-inventory -i FILE --list > hosts.json, and --hosts hosts.json"
+        raise ConfigError(message, where=where(("plugin",)), hint=hint)
     elif _is_dynamic(body):
         body = _unfolded(body)
     for name, group in body.items() if isinstance(body, dict) else ():
@@ -138,14 +146,14 @@ def _assignments(tree: Tree, words: list[str], where: str) -> dict[str, Var]:
 
 def _ini_value(text: str) -> Any:
     """Return the value of a text as Ansible takes it: a literal of Python, after which a comment may stand, or the text."""
-    head = re.split(r"\s+#", text, maxsplit=1)[0]
-    if len(head) > 1 and head[0] == head[-1] and head[0] in "'\"":
-        return head[1:-1]
-    if head[:1] in ("[", "{"):
+    if text[:1] in ("[", "{", "'", '"'):
         try:
-            return ast.literal_eval(text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a backslash that escapes nothing stays one
+                return ast.literal_eval(text)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return text
+    head = re.split(r"\s+#", text, maxsplit=1)[0]
     words = {"true": True, "false": False}
     return int(head) if _NUMBER.fullmatch(head) else words.get(text.lower(), text)
 
@@ -166,16 +174,20 @@ def _pattern(pattern: str) -> tuple[str, int | None]:
     """Return an Ansible host pattern as a host expression, and its port or None."""
     match = re.fullmatch(r"((?:[^:\[\]]|\[[^\[\]]*\])+):([0-9]{1,5})", pattern)
     text, port = (match[1], int(match[2])) if match else (pattern, None)
-    text = _RANGE.sub(lambda span: f"[{span[1]}-{span[2]}{'/' + span[3] if span[3] else ''}]", text)
+    text = _RANGE.sub(lambda span: f"[{span[1] or 0}-{span[2]}{'/' + span[3] if span[3] else ''}]", text)
     return ",".join(_lettered(text)) if text.count("[") <= _MAX_BRACKETS else text, port
 
 
 def _lettered(text: str) -> Iterator[str]:
-    """Yield ``db-a``, ``db-b``, ``db-c`` for ``db-[a:c]``; a descending range stays unchanged, and `expand` refuses it."""
+    """Yield ``db-a``, ``db-b``, ``db-c`` for ``db-[a:c]``, and ``db-a``, ``db-c`` for ``db-[a:c:2]``.
+
+    A descending range stays unchanged, and `expand` refuses it.
+    """
     match = _LETTERS.search(text)
-    first, last = (ord(letter) for letter in match.groups() if letter) if match else (1, 0)
-    if match and first <= last:
-        for code in range(first, last + 1):
+    first, last = (ord(letter) for letter in match.groups()[:4] if letter) if match else (1, 0)
+    step = int(match[5] or 1) if match else 0
+    if match and first <= last and step:
+        for code in range(first, last + 1, step):
             yield from _lettered(text[: match.start()] + chr(code) + text[match.end() :])
     else:
         yield text

@@ -336,7 +336,15 @@ def test_an_encrypted_inventory_is_refused() -> None:
     assert fault.startswith("lab.yaml: expected an inventory, got one encrypted by Ansible Vault")
 
 
-LISTED = {"cluster": "cluster/hosts", "sites": "sites"}
+def test_settings_of_an_inventory_plugin_are_named_as_such() -> None:
+    (fault,) = faults_of(lambda: read("plugin: aws_ec2\nregions: [eu-west-1]\nkeyed_groups:\n  - key: tags\n"))
+    assert fault == (
+        "lab.yaml:1: plugin: expected groups of hosts, got the settings of Ansible's inventory plugin 'aws_ec2'. "
+        "let Ansible ask it: ansible-inventory -i FILE --list > hosts.json, and --hosts hosts.json"
+    )
+
+
+LISTED = {"cluster": "cluster/hosts", "sites": "sites", "quoted": "quoted"}
 
 
 def jump_in(arguments: str) -> str | None:
