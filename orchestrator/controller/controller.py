@@ -26,7 +26,7 @@ from orchestrator.controller.resume import remaining
 from orchestrator.controller.search import Search
 from orchestrator.controller.stage import Stage
 from orchestrator.controller.stopping import plan_words
-from orchestrator.errors import DataError, Faults, OrchError, RunError, traced
+from orchestrator.errors import DataError, Faults, Interrupted, OrchError, RunError, TransportError, traced
 from orchestrator.files import remove_parts
 from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.cluster import Cluster
@@ -192,6 +192,10 @@ class Controller:
                     errors = campaign.execute(chain(scheduler.runs(owed), profiled), needed)
             except OrchError as error:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
+                if interrupt.signal:  # log-ins that nobody answers any more fail because of it
+                    message = "interrupted by a signal to the controller"
+                    others = (other for other in errors if not isinstance(other, TransportError))
+                    errors = [Interrupted(interrupt.signal, message), *others]
         results = read_bench(self.bench, known=scheduler.tally.read)
         errors = scheduler.counted([*errors, *_unverified(results, {error.run_id for error in errors})])
         errors += [*_unfit(results), *_not_met(results, self.bench.record().expect)]

@@ -6,7 +6,7 @@ import os
 import signal
 import termios
 
-__all__ = ["NoTerminal", "ask", "is_there", "show"]
+__all__ = ["Interrupted", "NoTerminal", "ask", "is_there", "show"]
 
 _TERMINAL = "/dev/tty"
 _ENTER, _ERASE, _INTERRUPT, _END, _CLEAR = b"\r\n", b"\x7f\x08", b"\x03", b"\x04", b"\x15"
@@ -14,6 +14,10 @@ _ENTER, _ERASE, _INTERRUPT, _END, _CLEAR = b"\r\n", b"\x7f\x08", b"\x03", b"\x04
 
 class NoTerminal(Exception):  # noqa: N818  # the caller decides what it means
     """This process has no controlling terminal."""
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Ctrl-C was pressed at a question; this process has been sent SIGINT."""
 
 
 def is_there() -> bool:
@@ -26,9 +30,9 @@ def is_there() -> bool:
 
 
 def ask(prompt: str) -> str | None:
-    """Show ``prompt``, and return the line that is typed, without showing it; None for Ctrl-D or Ctrl-C.
+    """Show ``prompt``, and return the line that is typed, without showing it; None for Ctrl-D.
 
-    Ctrl-C then also interrupts this process as usual, once the terminal is as it was. Raises NoTerminal.
+    Ctrl-C interrupts this process as usual, once the terminal is as it was. Raises Interrupted then, and NoTerminal.
     """
     handle = _open()
     try:
@@ -48,6 +52,7 @@ def ask(prompt: str) -> str | None:
         os.close(handle)
     if end == _INTERRUPT:
         os.kill(os.getpid(), signal.SIGINT)
+        raise Interrupted
     return line.decode("utf-8", "surrogateescape") if end in _ENTER else None
 
 

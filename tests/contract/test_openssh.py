@@ -479,6 +479,36 @@ def test_a_server_that_did_not_wait_for_the_answer_is_asked_again(rig: Rig, tmp_
 
 
 @needs_pam
+def test_a_jump_host_that_refuses_is_asked_once_for_all_hosts_behind_it(rig: Rig, tmp_path: Path) -> None:
+    gate = rig.serve(kind=Bastion)
+    hosts = [rig.behind(rig.serve(), gate) for _ in range(3)]
+    folder = project(rig, tmp_path / "project", *hosts)
+    terminal = Terminal(REACH, folder, environment(folder))
+    with closing(terminal):
+        for _ in range(3):  # NumberOfPasswordPrompts
+            terminal.wait_for("Password: ")
+            terminal.type("wrong")
+            terminal.wait_for("code: ")
+            terminal.type(gate.code())
+        assert terminal.end() == 3, terminal.text
+        assert terminal.text.count("Password: ") == 3, terminal.text
+        assert f"orch: node[1-3]: jump host {gate.address}: the host refused user" in terminal.text, terminal.text
+
+
+@needs_pam
+def test_an_interrupt_at_a_question_ends_a_bench_without_the_next_one(rig: Rig, tmp_path: Path) -> None:
+    gates = [rig.serve(kind=Bastion) for _ in range(2)]
+    folder = project(rig, tmp_path / "project", *(rig.behind(rig.serve(), gate) for gate in gates))
+    argv = [sys.executable, "-m", "orchestrator", "bench", "resnet50", "-f", "simulated", "--nodes", "2", "--no-baseline"]
+    terminal = Terminal(argv, folder, environment(folder))
+    with closing(terminal):
+        terminal.wait_for("Password: ")
+        terminal.press("\x03")
+        assert terminal.end() == 130, terminal.text
+        assert terminal.text.count("Password: ") == 1 and "Traceback" not in terminal.text, terminal.text
+
+
+@needs_pam
 def test_an_interrupt_at_the_question_ends_the_command_and_gives_the_terminal_back(rig: Rig, tmp_path: Path) -> None:
     folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), rig.serve(kind=Bastion)))
     terminal = Terminal(REACH, folder, environment(folder))

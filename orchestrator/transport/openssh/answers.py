@@ -73,6 +73,7 @@ class Answers:
         self._verified: dict[tuple[str, ...], str] = {}
         self._turn = threading.Lock()
         self._changing = threading.Lock()
+        self._is_interrupted = False
         self._path = folder.path / "ask"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(self._path))
@@ -159,7 +160,7 @@ class Answers:
 
     def _ask(self, login: Login, prompt: str, key: tuple[str, ...]) -> str | None:
         question = " ".join(prompt.split())
-        if not login.may_ask:
+        if not login.may_ask or self._is_interrupted:
             login.unanswered = login.unanswered or question
             return None
         text = f"orch: {login.where}: {_printable(question)} "
@@ -168,6 +169,8 @@ class Answers:
             answer = terminal.ask(text)
         except terminal.NoTerminal:
             answer = _asked_by_program(text)
+        except terminal.Interrupted:  # nothing more is asked in this command, neither for this log-in nor for others
+            answer, self._is_interrupted = None, True
         finally:
             with self._changing:
                 login.is_at_terminal = False

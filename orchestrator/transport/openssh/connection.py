@@ -34,6 +34,9 @@ _LATE_ATTEMPTS = 2
 _Server = tuple[str, str, int, str | None]
 """Name, user, port and configuration file: hosts behind one jump host share its master."""
 
+_REFUSALS = ("auth_failed", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused")
+"""Kinds of errors that another attempt of the same command would meet again."""
+
 
 class OpensshConnector:
     """Masters of one command: the user's where one is live, otherwise orch's own, which end with the command."""
@@ -46,6 +49,7 @@ class OpensshConnector:
         self._answers: Answers | None = None
         self._gates: dict[_Server, threading.Lock] = {}
         self._masters: dict[_Server, Master] = {}
+        self._refused: dict[_Server, TransportError] = {}
         self._started: set[OwnMaster] = set()
         self._is_over = False
 
@@ -83,7 +87,10 @@ class OpensshConnector:
         return OpensshTransport(host, endpoint, master)
 
     def _master(self, host: Host, endpoint: Endpoint, trust: Trust) -> Master:
-        """Return a live master of a server, which is new if there was none; threads that need the same one wait for it."""
+        """Return a live master of a server, which is new if there was none; threads that need the same one wait for it.
+
+        A server that has refused the first log-in is not asked again for the next host behind it.
+        """
         server = (endpoint.name, endpoint.user, endpoint.port, host.ssh.config)
         with self._changing:
             gate = self._gates.setdefault(server, threading.Lock())
@@ -91,6 +98,8 @@ class OpensshConnector:
             known = self._masters.get(server)
             if known and known.alive:
                 return known
+            if refusal := self._refused.get(server):
+                raise endpoint.error(refusal.kind, refusal.message, refusal.hint)
             if endpoint.control_path and usable(Path(endpoint.control_path)):
                 endpoint.tell(f"{endpoint.summary}; using your connection at {endpoint.control_path}")
                 master = Master(Path(endpoint.control_path), endpoint.name)
@@ -98,7 +107,12 @@ class OpensshConnector:
                 via = self._master(host, endpoint.via, trust) if endpoint.via else None
                 if via:
                     via.is_gateway = True
-                master = self._log_in(host, endpoint, trust, via, is_first=known is None)
+                try:
+                    master = self._log_in(host, endpoint, trust, via, is_first=known is None)
+                except TransportError as error:
+                    if known is None and error.kind in _REFUSALS:
+                        self._refused[server] = error
+                    raise
             if known:
                 known.close()
             self._masters[server] = master
