@@ -292,7 +292,9 @@ def test_a_certificate_that_does_not_hold_is_refused(rig: Rig, name: str, option
     server = certified(rig, name, *options, known=known)
     error = refused(rig, replace(rig.host(server), transport="ssh"))
     assert error.kind == "host_key_unknown", str(error)
-    assert "Accepted" not in server.log
+    assert "Accepted" not in server.log and "\\x" not in str(error)
+    # Of an authority for other hosts, ssh says nothing: then the key is as unknown as any.
+    assert ("have its authority sign the host key" in error.hint) is (known == "*"), str(error)
 
 
 # The transport that a host takes by itself
@@ -448,6 +450,26 @@ def test_without_a_terminal_a_question_is_refused_with_what_to_do(rig: Rig, tmp_
     assert done.returncode == 3
     assert f"jump host {gate.address}: the host asks for '(me@{gate.address}) Password', and there is no" in done.stderr
     assert "run orch at a terminal" in done.stderr and "Traceback" not in done.stderr
+
+
+@needs_pam
+def test_a_connection_of_the_user_that_does_not_answer_is_named(rig: Rig, tmp_path: Path) -> None:
+    gate = rig.serve(kind=Bastion)
+    folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), gate))
+    socket = tmp_path / "cm"
+    socket.touch()  # what the path of a master that was killed leads to does not answer either
+    configuration = Path(rig.host(gate).ssh.config or "")
+    configuration.write_text(f"{configuration.read_text()}\nControlPath {socket}\n")
+    done = subprocess.run(
+        REACH,
+        cwd=folder,
+        env=environment(folder),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    )
+    assert done.returncode == 3 and f"the connection at {socket} does not answer" in done.stderr, done.stderr
 
 
 @needs_pam

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,10 @@ __all__ = ["LATE", "MAX_STARTUPS", "failure", "fingerprint", "own_words", "step_
 MAX_STARTUPS = "too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
 LATE = "its sshd log says why: LoginGraceTime? MaxAuthTries? AllowUsers?"
 _ACCEPT = "compare it with ssh-keyscan run from a place you trust, then accept it with orch deploy --accept-new"
+_SIGN_AGAIN = (
+    "have its authority sign the host key for this name and for now; orch deploy --accept-new would trust the key without "
+    "a certificate"
+)
 _ATTACK = "this may be an attack; if the host was reinstalled, check the new key on its console and remove that line"
 _NO_TERMINAL = (
     "run orch at a terminal, or log in with ssh itself before, with a ControlPath in its configuration (docs/cluster.md)"
@@ -54,7 +59,9 @@ def failure(endpoint: Endpoint, log: str, *, unanswered: str = "", gateway_log: 
     """
     if unanswered:
         text = f"the host asks for {unanswered.rstrip(': ')!r}, and there is no answer"
-        return endpoint.error("auth_failed", text, _NO_TERMINAL)
+        path = endpoint.control_path
+        dead = f"the connection at {path} does not answer: end it (ssh -O exit, or remove the file) and log in with ssh again"
+        return endpoint.error("auth_failed", text, dead if path and os.path.lexists(path) else _NO_TERMINAL)
     lines = own_words(log)
     words = "\n".join(lines)
     if _NOT_FORWARDED in words:
@@ -77,9 +84,11 @@ def _said(kind: str, message: str, hint: str = "") -> _Make:
 def _unknown(match: re.Match[str], log: str) -> _Words:
     offered = _OFFERED.findall(log)
     key = f": {' '.join(offered[-1])}" if offered else ""
-    certificate = re.search(r"^(?:error: )?(Certificate (?:invalid|is not).*|.*certificate authority.*)$", log, re.MULTILINE)
+    certificate = re.search(
+        r"^(?:error: )?(Certificate (?:invalid|is not)[^\r\n]*|[^\r\n]*certificate authority[^\r\n]*)", log, re.MULTILINE
+    )
     why = f" ({certificate[1]})" if certificate else ""
-    return "host_key_unknown", f"the host key is not known{key}{why}", _ACCEPT
+    return "host_key_unknown", f"the host key is not known{key}{why}", _SIGN_AGAIN if certificate else _ACCEPT
 
 
 def _changed(match: re.Match[str], log: str) -> _Words:
