@@ -35,7 +35,7 @@ _Server = tuple[str, str, int, str | None]
 """Name, user, port and configuration file: hosts behind one jump host share its master."""
 
 _REFUSALS = ("auth_failed", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused")
-"""Kinds of errors that another attempt of the same command would meet again."""
+"""Kinds of errors that another attempt of the same command would meet again, unless the server just hung up."""
 
 
 class OpensshConnector:
@@ -110,7 +110,7 @@ class OpensshConnector:
                 try:
                     master = self._log_in(host, endpoint, trust, via, is_first=known is None)
                 except TransportError as error:
-                    if known is None and error.kind in _REFUSALS:
+                    if known is None and error.kind in _REFUSALS and error.hint != LATE:
                         self._refused[server] = error
                     raise
             if known:
