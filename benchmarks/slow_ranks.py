@@ -88,7 +88,12 @@ def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any]
     named = [slow["words"] for slow in rows[0]["slow"] if slow["part"] in ("compute", "processor")]
     right = [text for text in named if percent and text.startswith(f"rank {rank} on ")]
     excess, of_processor = (rows[0]["ranks"][rank][name] for name in ("excess", "cpu_excess"))
-    print(f"{how} {percent:g} % rank {rank}, load {load:.0f}, {shown(excess)}, {shown(of_processor)}: {named}", flush=True)
+    waits = [f"{share:.0%}" for share in (own["gpu_waits"] for own in rows[0]["ranks"]) if share is not None]
+    of_gpus = f", GPUs wait in {', '.join(waits)} of the steps" if waits else ""
+    print(
+        f"{how} {percent:g} % rank {rank}, load {load:.0f}, {shown(excess)}, {shown(of_processor)}{of_gpus}: {named}",
+        flush=True,
+    )
     excesses = {"excess": excess, "of_processor": of_processor}
     return {"right": bool(right) if percent else not named, "others": len(named) - len(right), "load": load, **excesses}
 

@@ -8,7 +8,9 @@ a slow rank from those that wait for it. Python 3.6 or newer, standard library o
 `step_s`, `input_s` and `compute_s` are the medians of consecutive blocks of steps, in seconds: of whole steps, of the wait for
 the step's input, and of computing from then on until the rank first communicates. `compute_s` is empty where that moment is not
 known, or where computing waits for other ranks before it. `compute_cpu_s` is the processor time of all threads of the rank
-during `compute_s`; empty where a GPU computes, or where it is not measured.
+during `compute_s`; empty where a GPU computes, or where it is not measured. `gpu_waits`, where a GPU computes, is the share of
+the window's steps in which the GPU waits for its program to give it work during `compute_s`, 0 to 1: ranks of such steps differ
+by chance.
 """
 
 import json
@@ -33,14 +35,23 @@ class RankParts:
         self.count = min(BLOCKS, self.steps)
         self.block: List[Parts] = []
         self.medians: List[Parts] = []
+        self.gpu_waits: List[Optional[bool]] = []
 
     def add(
-        self, number: int, step_s: float, input_s: float, compute_s: Optional[float], compute_cpu_s: Optional[float] = None
+        self,
+        number: int,
+        step_s: float,
+        input_s: float,
+        compute_s: Optional[float],
+        compute_cpu_s: Optional[float] = None,
+        gpu_waits: Optional[bool] = None,
     ) -> None:
-        """Add a step; steps come in order, and those outside the window do not count."""
+        """Add a step; steps come in order, and those outside the window do not count. ``gpu_waits``: whether the GPU waited for
+        its program; None where that is not known."""
         if not self.first <= number <= self.last:
             return
         self.block.append((step_s, input_s, compute_s, compute_cpu_s))
+        self.gpu_waits.append(gpu_waits)
         done = number - self.first + 1
         if done * self.count // self.steps > len(self.medians):
             self.medians.append(tuple(None if None in part else median(part) for part in zip(*self.block)))
@@ -51,4 +62,7 @@ class RankParts:
         facts: Dict[str, Any] = {"rank": rank, "first_step": self.first, "last_step": self.last}
         for name, column in zip(NAMES, zip(*self.medians)):
             facts[name] = [] if None in column else [round(seconds, 9) for seconds in column]
+        known = [waits for waits in self.gpu_waits if waits is not None]
+        if known and len(known) == len(self.gpu_waits):
+            facts["gpu_waits"] = round(sum(known) / len(known), 4)
         return "parts " + json.dumps(facts, sort_keys=True)

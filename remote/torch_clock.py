@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 import torch
-from trainer import Skips, Step
+from trainer import Skips, Step, gpu_waits
 
 
 class DeviceClock:
@@ -16,7 +16,7 @@ class DeviceClock:
     After step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own time
     since then. Loss and loss scale are copied into pinned memory after their step: `.item()` would wait for everything queued.
     The device's wait for input is the time between two of its own events: a host that waits while the device computes costs
-    nothing. ``scale`` is the initial loss scale.
+    nothing. Whether the GPU has begun with a step is asked without waiting for it. ``scale`` is the initial loss scale.
     """
 
     def __init__(self, steps: int, scale: float = 1.0) -> None:
@@ -39,12 +39,14 @@ class DeviceClock:
         """Record that the images of the next step are ready, or will be when the device gets here."""
         self.begun = torch.cuda.Event(enable_timing=True)
         self.begun.record()
+        self.begun_host_s = time.perf_counter()
 
     def stamp(self, name: str) -> None:
         """Record the end of a part of the step; only that of `forward` is kept."""
         if name == "forward":
-            self.forward = torch.cuda.Event(enable_timing=True)
-            self.forward.record()
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.forward = event, time.perf_counter() - self.begun_host_s, self.begun.query()
 
     def mark(self, number: int, loss: torch.Tensor, scale: Any) -> list[Step]:
         """Record the end of a step that is still queued; return the steps that are finished by now."""
@@ -65,7 +67,11 @@ class DeviceClock:
         number, begun, forward, event = self.queued.popleft()
         event.synchronize()
         waited, seconds = (self.last.elapsed_time(end) / 1000.0 for end in (begun, event))
-        computed = None if forward is None else begun.elapsed_time(forward) / 1000.0
+        computed = waits = None
+        if forward is not None:
+            end, host_s, has_begun = forward
+            computed = begun.elapsed_time(end) / 1000.0
+            waits = gpu_waits(host_s, computed, has_begun)
         self.last, self.t = event, self.t + seconds
         skipped = self.skips.after(float(self.scales[number]))
-        return Step(number, self.t, seconds, float(self.losses[number]), waited, skipped, computed)
+        return Step(number, self.t, seconds, float(self.losses[number]), waited, skipped, computed, gpu_waits=waits)

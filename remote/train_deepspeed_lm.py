@@ -189,7 +189,7 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
         if me.rank == 0:
             trainer.say_steps(finished, samples)
         for step in finished:
-            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s)
+            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s, step.gpu_waits)
 
     prove_world(me, device)  # also the barrier before the first step
     start = clock.start()

@@ -254,7 +254,7 @@ def train(
         if me.rank == 0:
             trainer.say_steps(finished, samples)
         for step in finished:
-            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s)
+            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s, step.gpu_waits)
 
     profiler = Profiler(me.rank, args.warmup_steps + 1, device)
     prove_world(me, device)  # also the barrier before the first step: from here on all ranks are ready

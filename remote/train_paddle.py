@@ -190,7 +190,8 @@ class DeviceClock:
     """Timing of steps on a GPU, by events, so that the device's queue never runs empty for the sake of a log line.
 
     After step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own time
-    since then. The loss is copied into pinned memory after its step.
+    since then. The loss is copied into pinned memory after its step. Whether the GPU has begun with a step is asked without
+    waiting for it.
     """
 
     def __init__(self) -> None:
@@ -208,11 +209,13 @@ class DeviceClock:
     def begin(self) -> None:
         """Record that the images of the next step are ready, or will be when the device gets here."""
         self.begun = self._event()
+        self.begun_host_s = time.perf_counter()
 
     def stamp(self, name: str) -> None:
         """Record the end of a part of the step; only that of `forward` is kept."""
         if name == "forward":
-            self.forward = self._event()
+            event = self._event()
+            self.forward = event, time.perf_counter() - self.begun_host_s, bool(self.begun.query())
 
     def mark(self, number: int, loss: Any) -> list[Step]:
         """Record the end of a step that is still queued; return the steps that are finished by now."""
@@ -234,9 +237,13 @@ class DeviceClock:
         number, begun, forward, event, loss = self.queued.popleft()
         event.synchronize()
         waited, seconds = (self.last.elapsed_time(end) / 1000.0 for end in (begun, event))
-        computed = None if forward is None else begun.elapsed_time(forward) / 1000.0
+        computed = waits = None
+        if forward is not None:
+            end, host_s, has_begun = forward
+            computed = begun.elapsed_time(end) / 1000.0
+            waits = trainer.gpu_waits(host_s, computed, has_begun)
         self.last, self.t = event, self.t + seconds
-        return Step(number, self.t, seconds, float(loss), waited, compute_s=computed)
+        return Step(number, self.t, seconds, float(loss), waited, compute_s=computed, gpu_waits=waits)
 
 
 # --- main -----------------------------------------------------------------------------------------------------------------
@@ -255,7 +262,7 @@ def train(args: argparse.Namespace, me: Identity) -> dict[str, Any]:
         if me.rank == 0:
             trainer.say_steps(finished, samples)
         for step in finished:
-            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s)
+            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s, step.gpu_waits)
 
     if args.strategy == "auto" and me.world_size > 1:
         layer = unsharded(whole.model, next(data)[0])

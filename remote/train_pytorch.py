@@ -209,7 +209,7 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
         if me.rank == 0:
             trainer.say_steps(finished, samples)
         for step in finished:
-            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s)
+            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s, step.gpu_waits)
         return sum(step.input_wait_s for step in finished if step.number > args.warmup_steps)
 
     profiler = Profiler(me.rank, args.warmup_steps + 1, device)

@@ -143,7 +143,8 @@ class Step(NamedTuple):
     ``input_wait_s``: the part of the seconds before its images were ready, if the trainer measures it. ``skipped``: 1 if the
     optimizer changed nothing because gradients overflowed, 0 if it did; None if the trainer does not tell. ``compute_s``: the
     seconds from when its images were ready to the end of its last forward pass; None if the trainer does not record that.
-    ``compute_cpu_s``: the processor time of all threads during these; None on a GPU.
+    ``compute_cpu_s``: the processor time of all threads during these; None on a GPU. ``gpu_waits``: whether the GPU waited for
+    its program during these, as `gpu_waits` tells; None on a CPU.
     """
 
     number: int
@@ -154,6 +155,25 @@ class Step(NamedTuple):
     skipped: int | None = None
     compute_s: float | None = None
     compute_cpu_s: float | None = None
+    gpu_waits: bool | None = None
+
+
+HOST_SHARE = 0.5
+"""Of the GPU's time for a part of a step, what the program takes at least to give it that work if the GPU waits for it. Less
+than 1: the last kernels, as of an output layer, may take long after the program is done."""
+
+
+def gpu_waits(host_s: float, gpu_s: float, has_begun: bool) -> bool:
+    """Return whether a GPU waited for its program during a part of a step.
+
+    ``host_s``: the seconds in which the program gave it the work, ``gpu_s``: those in which the GPU did it, by its own events.
+    ``has_begun``: whether the GPU had begun with it when the program was done; if not, all of it was queued before. A program
+    that waits for a full queue takes long too, and one that waits for the GPU after each step is never ahead of it.
+
+    >>> [gpu_waits(0.009, 0.012, True), gpu_waits(0.009, 0.009, False), gpu_waits(0.001, 0.012, True)]
+    [True, False, False]
+    """
+    return has_begun and host_s >= HOST_SHARE * gpu_s
 
 
 class Skips:

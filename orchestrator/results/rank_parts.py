@@ -29,7 +29,8 @@ class RankParts:
     """The steps of a rank in the window: medians of consecutive blocks of steps, in seconds.
 
     ``compute_s`` is the time from when a step's input is there until the rank first communicates, ``compute_cpu_s`` the
-    processor time that it takes meanwhile; each is empty if it is not known.
+    processor time that it takes meanwhile; each is empty if it is not known. ``gpu_waits`` is the share of the
+    window's steps in which its GPU waits for its program meanwhile, 0 to 1; None if that is not known.
     """
 
     rank: int
@@ -38,6 +39,7 @@ class RankParts:
     input_s: tuple[float, ...]
     compute_s: tuple[float, ...]
     compute_cpu_s: tuple[float, ...] = ()
+    gpu_waits: float | None = None
 
 
 def parts_of_ranks(
@@ -76,8 +78,8 @@ def _parts(text: str, slot: Slot, spec: RunSpec) -> RankParts:
         step, waited, *computed = (_seconds({"compute_cpu_s": [], **facts}, name) for name in _PARTS)
         if not 0 < len(step) == len(waited) or {len(values) for values in computed} - {0, len(step)} or min(step) <= 0:
             raise _unusable(f"expected as many values of each part of rank {rank}, above 0 for steps")
-        known = (values if min(values, default=0.0) > 0 else () for values in computed)
-        return RankParts(rank, slot.host, step, waited, *known)
+        compute, working = (values if min(values, default=0.0) > 0 else () for values in computed)
+        return RankParts(rank, slot.host, step, waited, compute, working, _share(facts, "gpu_waits"))
     except DataError as error:
         error.host = slot.host
         raise
@@ -90,6 +92,15 @@ def _seconds(facts: Mapping[str, Any], name: str) -> tuple[float, ...]:
     if not all(type(value) in (int, float) and 0 <= value < ABSURD for value in values):
         raise _unusable(f"expected seconds as {name}, got {short(values)}")
     return tuple(map(float, values))
+
+
+def _share(facts: Mapping[str, Any], name: str) -> float | None:
+    value = facts.get(name)
+    if value is None:  # a program that does not tell, as the trainers before it was recorded
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= 1:
+        raise _unusable(f"expected a share from 0 to 1 as {name}, got {short(value)}")
+    return float(value)
 
 
 def _unusable(message: str) -> DataError:

@@ -1,8 +1,8 @@
 """Which ranks of a configuration the others wait for: those that compute longer, or wait longer for their input.
 
 All steps of a synchronous run take equally long on all ranks; what a rank does before it first communicates tells who is slow
-from who waits. On busy processors how long that takes is chance, and the processor time of it is not. docs/metrics.md has the
-formula.
+from who waits. On busy processors how long that takes is chance, and the processor time of it is not. On GPUs that wait for
+their programs it is chance as well, and is not compared. docs/metrics.md has the formula.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ __all__ = ["RankTimes", "Ranks", "SlowRank", "compared"]
 _EVEN = 0.5
 """A node is named instead of its ranks if each of them is above the others by at least this share of the node's excess."""
 
+_WAITING = 0.1
+"""Share of steps in which the GPU of a rank waits for its program, from which on ranks are not compared by how long they
+compute. In such a step a rank was seen to take 43 % longer by chance; how often it does is chance too."""
+
 _WORTH_OF_CONDITIONS = 0.05
 """Share of the window with lowered clocks, or of the processors with other processes, beyond that of the other nodes."""
 _LARGEST = 700.0
@@ -45,7 +49,7 @@ class RankTimes:
 
     ``excess`` is by which fraction it computes longer than the median of the other ranks, ``cpu_excess`` by which it takes more
     processor time for that; ``input_excess`` is how much longer it waits for its input, as a fraction of a step. None where
-    that is not known.
+    that is not known. ``gpu_waits`` is the share of steps in which its GPU waits for its program while it computes, 0 to 1.
     """
 
     rank: int
@@ -57,6 +61,7 @@ class RankTimes:
     excess: Excess | None
     cpu_excess: Excess | None
     input_excess: Excess | None
+    gpu_waits: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +85,16 @@ class SlowRank:
 @dataclass(frozen=True, slots=True)
 class Ranks:
     """The ranks of a configuration, in order, and each rank or node that the others wait for, those that compute longest
-    first."""
+    first. ``note`` says why ranks are not compared by how long they compute; empty if they are, or if that is not known."""
 
     times: tuple[RankTimes, ...] = ()
     slow: tuple[SlowRank, ...] = ()
+    note: str = ""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """A sentence for each rank or node that the others wait for."""
-        return tuple(slow.words for slow in self.slow)
+        """A sentence for each rank or node that the others wait for, after the note if there is one."""
+        return (*filter(None, (self.note,)), *(slow.words for slow in self.slow))
 
 
 def compared(runs: Sequence[RunResult]) -> Ranks:
@@ -104,6 +110,10 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
         }
         for seconds in (_COMPUTING, _WORKING)
     )
+    by_rank = list(zip(*(run.rank_parts for run in used), strict=True))
+    note = _incomparable(by_rank)
+    if note:
+        slow = {}
     starved = _excesses([_shares_of_waiting(run.rank_parts) for run in used], hosts)
     longer = _named(slow, hosts)
     named = [
@@ -114,9 +124,23 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
         _more_work(member, excess, hosts) for member, excess in _named(working, hosts) if not _covered(member, longer, hosts)
     ]
     named += [_waiting(member, excess, hosts) for member, excess in _named(starved, hosts)]
-    by_rank = zip(*(run.rank_parts for run in used), strict=True)
     times = (_times(own, slow.get(rank), working.get(rank), starved.get(rank)) for rank, own in enumerate(by_rank))
-    return Ranks(tuple(times), tuple(named))
+    return Ranks(tuple(times), tuple(named), note)
+
+
+def _incomparable(by_rank: Sequence[Sequence[RankParts]]) -> str:
+    """Return why the ranks cannot be compared by how long they compute, empty if they can."""
+    share, rank, host = max((_gpu_waits(own) or 0.0, -own[0].rank, own[0].host) for own in by_rank)
+    if share < _WAITING:
+        return ""
+    words = f"the GPU of rank {-rank} on {host} waits for its program in {share:.0%} of the steps"
+    return f"{words}: the ranks are not compared by how long they compute"
+
+
+def _gpu_waits(own: Sequence[RankParts]) -> float | None:
+    """Return the share over all repeats of a rank, which have as many steps each."""
+    shares = [part.gpu_waits for part in own if part.gpu_waits is not None]
+    return mean(shares) if shares else None
 
 
 def _places(run: RunResult) -> dict[int, str]:
@@ -207,7 +231,7 @@ def _times(own: Sequence[RankParts], slow: Excess | None, working: Excess | None
 
     computed, worked = (typical(seconds) if all(seconds(part) for part in own) else None for seconds in (_COMPUTING, _WORKING))
     step_s, input_s = typical(lambda part: part.step_s), typical(lambda part: part.input_s)
-    return RankTimes(own[0].rank, own[0].host, step_s, input_s, computed, worked, slow, working, starved)
+    return RankTimes(own[0].rank, own[0].host, step_s, input_s, computed, worked, slow, working, starved, _gpu_waits(own))
 
 
 def _computing(

@@ -51,6 +51,15 @@ def test_computing_that_is_unknown_in_one_step_is_unknown() -> None:
     assert json.loads(window.line(0).removeprefix("parts "))["compute_s"] == []
 
 
+def test_the_share_of_steps_in_which_the_gpu_waits_is_that_of_the_window_and_known_of_all_steps_or_not_at_all() -> None:
+    window, unknown = RANK_PARTS.RankParts(3, 6), RANK_PARTS.RankParts(3, 6)
+    for number in range(1, 7):
+        window.add(number, 1.0, 0.0, 0.5, None, number != 4)
+        unknown.add(number, 1.0, 0.0, 0.5, None, None if number == 4 else True)
+    assert json.loads(window.line(0).removeprefix("parts "))["gpu_waits"] == 0.75
+    assert "gpu_waits" not in unknown.line(0)
+
+
 def test_a_slowed_simulated_rank_computes_longer_and_the_other_waits_for_it() -> None:
     arguments = ["--steps", "12", "--warmup-steps", "2", "--compute-ms", "40", "--gradient-mb", "0.01"]
     normal, slow = (

@@ -73,6 +73,17 @@ def test_processor_time_is_read_where_it_is_printed_and_missed_nowhere(tmp_path:
     assert [times.cpu_excess for times in row.ranks] == [None] * 4 and all(times.excess for times in row.ranks)
 
 
+def test_gpus_that_wait_for_their_programs_are_told_beside_the_number_and_nobody_is_named(tmp_path: Path) -> None:
+    of = {rank: facts(rank, 0.14 if rank == 2 else 0.1) | {"gpu_waits": 0.96 if rank == 2 else 0} for rank in range(4)}
+    result = read_run(run_with(tmp_path, of=of))
+    assert [part.gpu_waits for part in result.rank_parts] == [0.0, 0.0, 0.96, 0.0]
+    row = next(row for row in summarize([result]).rows if row.is_speed)
+    assert row.slow == () and [text for text in row.qualifications if "compute" in text] == [
+        "the GPU of rank 2 on node2 waits for its program in 96% of the steps: "
+        "the ranks are not compared by how long they compute"
+    ]
+
+
 WRONG = {
     "half a line": '{"rank": 2, "first_step": 3}',
     "not an object": '{"rank": 2}'.replace('"rank": 2', '"a": NaN'),
@@ -88,6 +99,8 @@ WRONG = {
     "no time": json.dumps(facts(2) | {"step_s": [0.0] * BLOCKS}),
     "a part is missing": json.dumps({key: value for key, value in facts(2).items() if key != "compute_s"}),
     "fewer blocks of processor time": json.dumps(facts(2) | {"compute_cpu_s": [0.1] * (BLOCKS - 1)}),
+    "more than all steps": json.dumps(facts(2) | {"gpu_waits": 1.01}),
+    "a share that is no number": json.dumps(facts(2) | {"gpu_waits": True}),
     "deep": "{" + '"a":{' * 60 + "}" * 61,
     "escapes": json.dumps(facts(2) | {"rank": "\x1b[2J<script>"}),
 }

@@ -121,6 +121,40 @@ def test_a_node_whose_ranks_all_have_more_to_compute_is_named_once() -> None:
     assert words.startswith("every rank of node2 takes 10") and "longer to compute" in words
 
 
+def waiting(made: list[RunResult], shares: list[dict[int, float | None]]) -> list[RunResult]:
+    """The runs, each with the share of steps in which the GPUs of ranks wait for their programs."""
+    return [
+        replace(run, rank_parts=tuple(replace(part, gpu_waits=of_run.get(part.rank, 0.0)) for part in run.rank_parts))
+        for run, of_run in zip(made, shares, strict=True)
+    ]
+
+
+def test_ranks_whose_gpus_wait_for_their_programs_are_not_compared_by_how_long_they_compute() -> None:
+    made = waiting(repeats(FOUR, {2: 0.43}, starved={1: 0.03}), [{2: 0.96, 3: 0.5}] * 3)
+    note, of_input = compared(made).words
+    assert note == (
+        "the GPU of rank 2 on node3 waits for its program in 96% of the steps: "
+        "the ranks are not compared by how long they compute"
+    )
+    assert of_input.startswith("rank 1 on node2 waits for its input 9.")
+    times = compared(made).times
+    assert [own.excess for own in times] == [None] * 4 and all(own.input_excess and own.compute_s for own in times)
+    assert [own.gpu_waits for own in times] == pytest.approx([0.0, 0.0, 0.96, 0.5])
+
+
+def test_one_repeat_in_which_a_gpu_waits_is_enough_and_a_few_steps_are_not() -> None:
+    (note,) = compared(waiting(repeats(FOUR, {2: 0.2}), [{0: 0.9}, {}, {}])).words
+    assert note.startswith("the GPU of rank 0 on node1 waits for its program in 30% of the steps")
+    few = compared(waiting(repeats(FOUR, {2: 0.2}), [dict.fromkeys(range(4), 0.09)] * 3))
+    assert not few.note and few.words[0].startswith("rank 2 on node3 takes")
+
+
+def test_ranks_of_programs_that_do_not_tell_whether_gpus_wait_are_compared_as_before() -> None:
+    compared_ranks = compared(repeats(FOUR, {2: 0.2}))
+    assert [slow.rank for slow in compared_ranks.slow] == [2] and not compared_ranks.note
+    assert [own.gpu_waits for own in compared_ranks.times] == [None] * 4
+
+
 def test_what_is_known_of_the_node_stands_beside_it() -> None:
     lowered = {"sw_thermal_slowdown": {"node3": Lowered(0.4, 0.5, 0.3), "node1": Lowered(0.1, 0.1, 0.1)}}
     made = [replace(run, slowed=lowered, loaded={"node3": 0.4, "node2": 0.9}) for run in repeats(FOUR, {2: 0.12})]
