@@ -100,6 +100,7 @@ def inventory_of(tree: Tree) -> Inventory:
     if unread.others and not entries:
         kinds = ", ".join(unread.others)
         tree.fault(tree.source, f"expected a host that is reached by ssh, got only {fold(tree.hosts)} ({kinds})")
+        refuse(tree.faults)
     groupings = [
         Grouping(
             name,

@@ -54,7 +54,7 @@ KEYS: Mapping[str, Key] = {
     "stall_timeout": Key("duration", "most time between two lines of a log", "stall_s"),
     "output_limit": Key("count", "most MiB of logs of a run on one node"),
     "wait": Key("flag", "wait for nodes that other runs hold"),
-    "wait_limit": Key("duration", "longest wait, with wait", "wait_s"),
+    "wait_limit": Key("duration", "longest wait, with wait"),
     "keep_going": Key("flag", "also start runs that would fail as an earlier one did"),
     "strict": Key("flag", "refuse a bench if a configuration is impossible"),
 }

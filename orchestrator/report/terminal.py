@@ -76,7 +76,8 @@ def fitting(
         kept = {name: cells for name, cells in kept.items() if name not in names}
     stacked: list[RichTable | Text] = [_columns(part) for part in _stacked(kept, keys or _keys(rows), console.width)]
     if hidden := ", ".join(name for name in columns if name not in kept):
-        note = f"hidden at {console.width} columns: {hidden}; COLUMNS={needed} shows them, or {elsewhere}"
+        wider = "" if console.is_dumb_terminal else f"COLUMNS={needed} shows them, or "  # which is always 80 wide for rich
+        note = f"hidden at {console.width} columns: {hidden}; {wider}{elsewhere}{'' if wider else ' shows them'}"
         stacked.append(Text(note, style="dim"))
     return Group(*stacked)
 

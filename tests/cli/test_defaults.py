@@ -113,6 +113,18 @@ def test_a_time_in_a_file_has_the_bounds_of_its_option(project: Project) -> None
     assert "orch.yaml:2: lease: expected a time of 2s or more" in refused.stderr and "got '1s'" in refused.stderr
 
 
+@pytest.mark.parametrize("key", ["wait_limit", "budget"])
+def test_no_time_is_refused_in_a_file_as_on_the_command_line(project: Project, key: str) -> None:
+    words = ("bench", "resnet50", "-f", "simulated", "--nodes", "1", "--gpus", "1", "--dry-run", "--wait")
+    (project.path / "orch.yaml").write_text("hosts: cpu.yaml\n")
+    option = f"--{key.replace('_', '-')}"
+    assert f"orch: {option}: expected a time above 0, got '0'" in project.orch(*words, option, "0").stderr
+    (project.path / "orch.yaml").write_text(f"hosts: cpu.yaml\n{key}: 0\n")
+    done = project.orch(*words)
+    assert done.returncode == 2
+    assert f"{project.path}/orch.yaml:2: {key}: expected a time above 0, got '0'" in done.stderr
+
+
 def test_the_command_line_takes_back_a_flag_of_a_file(project: Project) -> None:
     flags = ("accept_new", "wait", "keep_going", "strict")
     (project.path / "orch.yaml").write_text("hosts: cpu.yaml\n" + "".join(f"{flag}: true\n" for flag in flags))

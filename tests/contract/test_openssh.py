@@ -253,6 +253,17 @@ def test_a_silent_listener_is_given_up_in_time(rig: Rig, monkeypatch: pytest.Mon
         os.kill(server.pid, signal.SIGCONT)
 
 
+def test_a_host_that_accepts_new_keys_is_not_answered_with_the_refusal_of_one_that_does_not(rig: Rig) -> None:
+    jump = rig.serve(known=False)
+    strict, trusting = (rig.behind(rig.serve(known=False), jump) for _ in range(2))
+    trusting = replace(trusting, name="lab2", ssh=replace(trusting.ssh, host_keys="accept-new"))
+    with closing(Connections(rig.trust())) as connections:
+        with pytest.raises(TransportError) as caught:
+            connections.connect(strict)
+        assert caught.value.kind == "host_key_unknown" and jump.log.count("Accepted publickey") == 0
+        assert connections.connect(trusting).run(["true"], timeout_s=10).code == 0
+
+
 # Host certificates
 
 
@@ -293,8 +304,29 @@ def test_a_certificate_that_does_not_hold_is_refused(rig: Rig, name: str, option
     error = refused(rig, replace(rig.host(server), transport="ssh"))
     assert error.kind == "host_key_unknown", str(error)
     assert "Accepted" not in server.log and "\\x" not in str(error)
-    # Of an authority for other hosts, ssh says nothing: then the key is as unknown as any.
-    assert ("have its authority sign the host key" in error.hint) is (known == "*"), str(error)
+    # Of an authority for other hosts, paramiko, which asks for no certificate, sees a key that is as unknown as any.
+    advice = f"have its authority ({rig.known_hosts}:1) sign the host key" if known == "*" else "accept it with"
+    assert advice in error.hint, str(error)
+
+
+@pytest.mark.parametrize("known", ["*", "127.0.0.9"], ids=["another authority", "an authority for other hosts"])
+def test_the_authority_of_a_certificate_is_named_if_it_is_not_known(rig: Rig, known: str) -> None:
+    server = certified(rig, "127.0.0.2", known=known)
+    if known == "*":
+        stranger = Path(f"{rig.keys.stranger}.pub").read_text().split()
+        rig.known_hosts.write_text(f"@cert-authority * {stranger[0]} {stranger[1]}\n")
+    error = refused(rig, rig.host(server))
+    assert f"its certificate is of the authority {fingerprint(rig, '127.0.0.2')}, which no" in error.message, str(error)
+    assert "@cert-authority" in error.hint and "accept it with" not in error.hint
+
+
+def fingerprint(rig: Rig, name: str) -> str:
+    """Type and fingerprint of the authority of a certificate for ``name``, as ssh prints them."""
+    key = rig.directory / f"authority-{name}.pub"
+    return (
+        "ssh-ed25519 "
+        + subprocess.run(["ssh-keygen", "-lf", key], capture_output=True, text=True, check=True).stdout.split()[1]
+    )
 
 
 # The transport that a host takes by itself

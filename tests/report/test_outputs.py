@@ -82,6 +82,16 @@ def test_a_terminal_shows_a_table_with_its_baseline_hardware_and_footnotes(
     assert lines[1].index("353.01") + len("353.01 to 355.05") == lines[0].index("speed 95%") + len("speed 95%")
 
 
+def test_a_dumb_terminal_which_heeds_no_columns_is_not_told_to_set_them(summary: Summary) -> None:
+    environment = {"TERM": "dumb", "COLUMNS": "155"}
+    console = Console(file=io.StringIO(), color_system=None, force_terminal=True, _environ=environment)
+    terminal.render(summary, console)
+    assert isinstance(console.file, io.StringIO)
+    words = " ".join(console.file.getvalue().split())
+    assert "hidden at 80 columns: average_speed" in words and "COLUMNS" not in words
+    assert "speedup 95%; orch summarize --format markdown, csv or json shows them" in words
+
+
 def test_a_stacked_table_repeats_all_columns_that_tell_its_rows_apart() -> None:
     rows = [(repeat, size, f"{repeat}{size}1.5", f"{repeat}{size}2.5") for repeat in "12" for size in "48"]
     console = Console(file=io.StringIO(), width=20, color_system=None, force_terminal=False)

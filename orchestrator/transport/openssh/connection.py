@@ -98,7 +98,8 @@ class OpensshConnector:
             known = self._masters.get(server)
             if known and known.alive:
                 return known
-            if refusal := self._refused.get(server):
+            refusal = self._refused.get(server)
+            if refusal and not (refusal.kind == "host_key_unknown" and trust.accept_new):  # which another host may not have
                 raise endpoint.error(refusal.kind, refusal.message, refusal.hint)
             if endpoint.control_path and usable(Path(endpoint.control_path)):
                 endpoint.tell(f"{endpoint.summary}; using your connection at {endpoint.control_path}")

@@ -14,10 +14,7 @@ __all__ = ["LATE", "MAX_STARTUPS", "failure", "fingerprint", "own_words", "step_
 MAX_STARTUPS = "too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
 LATE = "its sshd log says why: LoginGraceTime? MaxAuthTries? AllowUsers?"
 _ACCEPT = "compare it with ssh-keyscan run from a place you trust, then accept it with orch deploy --accept-new"
-_SIGN_AGAIN = (
-    "have its authority sign the host key for this name and for now; orch deploy --accept-new would trust the key without "
-    "a certificate"
-)
+_WITHOUT = "orch deploy --accept-new would trust the key without a certificate"
 _ATTACK = "this may be an attack; if the host was reinstalled, check the new key on its console and remove that line"
 _NO_TERMINAL = (
     "run orch at a terminal, or log in with ssh itself before, with a ControlPath in its configuration (docs/cluster.md)"
@@ -30,6 +27,7 @@ _STEP = re.compile(
 )
 _NOT_FORWARDED = "Stdio forwarding request failed"
 _OFFERED = re.compile(r"^debug1: Server host key: (\S+) (SHA256:\S+)", re.MULTILINE)
+_CERTIFICATE = re.compile(r"^debug1: Server host certificate: (\S+ SHA256:[^\s,]+),.* CA (\S+ SHA256:\S+) valid ", re.MULTILINE)
 
 
 def own_words(log: str) -> list[str]:
@@ -82,13 +80,25 @@ def _said(kind: str, message: str, hint: str = "") -> _Make:
 
 
 def _unknown(match: re.Match[str], log: str) -> _Words:
-    offered = _OFFERED.findall(log)
-    key = f": {' '.join(offered[-1])}" if offered else ""
-    certificate = re.search(
-        r"^(?:error: )?(Certificate (?:invalid|is not)[^\r\n]*|[^\r\n]*certificate authority[^\r\n]*)", log, re.MULTILINE
-    )
-    why = f" ({certificate[1]})" if certificate else ""
-    return "host_key_unknown", f"the host key is not known{key}{why}", _SIGN_AGAIN if certificate else _ACCEPT
+    log = log[max(log.rfind("debug1: Server host "), 0) :]  # a jump host that ssh connects to itself has its lines before
+    if certificate := _CERTIFICATE.search(log):
+        return "host_key_unknown", *_not_vouched_for(certificate[1], certificate[2], log)
+    offered = _OFFERED.search(log)
+    key = f": {offered[1]} {offered[2]}" if offered else ""
+    return "host_key_unknown", f"the host key is not known{key}", _ACCEPT
+
+
+def _not_vouched_for(key: str, authority: str, log: str) -> tuple[str, str]:
+    """Return why a host certificate does not hold, and what to do; the plain key, which ssh tries then, is not known either."""
+    invalid = re.search(r"^(?:error: )?(Certificate (?:invalid|is not)[^\r\n]*)", log, re.MULTILINE)
+    place = re.search(r"^debug1: Found CA key in ([^\r\n]+:\d+)", log, re.MULTILINE)
+    if invalid:
+        known = f" ({place[1]})" if place else ""
+        hint = f"have its authority{known} sign the host key for this name and for now; {_WITHOUT}"
+        return f"the host key is not known: {key} ({invalid[1]})", hint
+    why = f"its certificate is of the authority {authority}, which no known-hosts file has for this host"
+    hint = f"have the authority of your site sign the host key, or check this one and add it (@cert-authority); {_WITHOUT}"
+    return f"the host key is not known: {key} ({why})", hint
 
 
 def _changed(match: re.Match[str], log: str) -> _Words:
