@@ -9,22 +9,24 @@ import ast
 import re
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
+from string import ascii_letters
 from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.ansible_vars import Var
 from orchestrator.inventory.groups import Tree
-from orchestrator.inventory.hostset import expand, nearest
+from orchestrator.inventory.hostset import MAX_HOSTS, expand, is_ipv6, nearest
 from orchestrator.inventory.schema import InventoryDocument
 from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value
 
 __all__ = ["add_ini", "add_yaml"]
 
-_RANGE = re.compile(r"\[([0-9]*):([0-9]+)(?::([0-9]+))?\]")
-_LETTERS = re.compile(r"\[(?:([a-z]):([a-z])|([A-Z]):([A-Z]))(?::([0-9]{1,2}))?\]")
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-_MAX_BRACKETS = 3
+_RANGE = re.compile(r"\[([0-9]{0,9}|[A-Za-z]{1,9}):([0-9]{1,9}|[A-Za-z]{1,9})(?::([0-9]{1,9}))?\]")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_TOO_LARGE = 1e18
 _GROUP_KEYS = ("hosts", "children", "vars")
 
 
@@ -145,24 +147,37 @@ def _assignments(tree: Tree, words: list[str], where: str) -> dict[str, Var]:
 
 
 def _ini_value(text: str) -> Any:
-    """Return the value of a text as Ansible takes it: a literal of Python, after which a comment may stand, or the text."""
-    if text[:1] in ("[", "{", "'", '"'):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a backslash that escapes nothing stays one
-                return ast.literal_eval(text)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            return text
-    head = re.split(r"\s+#", text, maxsplit=1)[0]
-    words = {"true": True, "false": False}
-    return int(head) if _NUMBER.fullmatch(head) else words.get(text.lower(), text)
+    """Return the value of a text as Ansible takes it: a literal of Python, after which a comment may stand, or the text.
+
+    In other than Ansible's way, ``true`` and ``false`` in any letters are booleans, as in YAML.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a backslash that escapes nothing stays one
+            return _plain(ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _plain(value: Any) -> Any:
+    """Return a literal of Python as a value that JSON has. Raises ValueError for a number that is too large for it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, set):
+        return sorted(map(_plain, value), key=repr)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
+        raise ValueError(value)
+    return value if isinstance(value, str | int | float | None) else "..." if value is ... else str(value)
 
 
 def _add_hosts(tree: Tree, pattern: str, group: str, variables: Mapping[str, Var], where: str) -> None:
     """Add the hosts of a pattern such as ``node[01:04]`` or ``db-[a:c]:2222`` to a group."""
-    expression, port = _pattern(pattern)
     try:
-        names = expand(expression)
+        names, port = _expanded(pattern)
     except ConfigError as error:
         tree.fault(where, error.message, "an Ansible range is node[01:16], node[1:9:2] or node-[a:f]")
         return
@@ -170,24 +185,38 @@ def _add_hosts(tree: Tree, pattern: str, group: str, variables: Mapping[str, Var
         tree.member(name, group, {"ansible_port": Var(port, where), **variables} if port else variables, where)
 
 
-def _pattern(pattern: str) -> tuple[str, int | None]:
-    """Return an Ansible host pattern as a host expression, and its port or None."""
-    match = re.fullmatch(r"((?:[^:\[\]]|\[[^\[\]]*\])+):([0-9]{1,5})", pattern)
-    text, port = (match[1], int(match[2])) if match else (pattern, None)
-    text = _RANGE.sub(lambda span: f"[{span[1] or 0}-{span[2]}{'/' + span[3] if span[3] else ''}]", text)
-    return ",".join(_lettered(text)) if text.count("[") <= _MAX_BRACKETS else text, port
+def _expanded(pattern: str) -> tuple[list[str], int | None]:
+    """Return the hosts of an Ansible pattern in Ansible's order, and their port or None. Raises ConfigError.
 
-
-def _lettered(text: str) -> Iterator[str]:
-    """Yield ``db-a``, ``db-b``, ``db-c`` for ``db-[a:c]``, and ``db-a``, ``db-c`` for ``db-[a:c:2]``.
-
-    A descending range stays unchanged, and `expand` refuses it.
+    >>> _expanded("n[1:2]-[B:C]:23"), _expanded("[fd00::[8:9]]:22"), _expanded("n[:04:2]")
+    ((['n1-B', 'n1-C', 'n2-B', 'n2-C'], 23), (['fd00::8', 'fd00::9'], 22), (['n0', 'n2', 'n4'], None))
     """
-    match = _LETTERS.search(text)
-    first, last = (ord(letter) for letter in match.groups()[:4] if letter) if match else (1, 0)
-    step = int(match[5] or 1) if match else 0
-    if match and first <= last and step:
-        for code in range(first, last + 1, step):
-            yield from _lettered(text[: match.start()] + chr(code) + text[match.end() :])
-    else:
-        yield text
+    match = re.fullmatch(r"\[(.+)\]:([0-9]{1,5})", pattern)
+    if not match or not (is_ipv6(_RANGE.sub("1", match[1])) or _NAME.fullmatch(_RANGE.sub("1", match[1]))):
+        match = re.fullmatch(r"((?:[^:\[\]]|\[[^\[\]]*\])+):([0-9]{1,5})", pattern)
+    text, port = (match[1], int(match[2])) if match else (pattern, None)
+    fixed, *groups = (_RANGE.split(text)[start::4] for start in range(4))
+    if not any(groups):
+        return expand(text), port
+    if any(bracket in part for part in fixed for bracket in "[]"):
+        raise ConfigError(f"expected paired brackets, got {text[:60]!r}")
+    spans = [_span(*ends) for ends in zip(*groups, strict=True)]
+    if (size := prod(len(items) for items, _ in spans)) > MAX_HOSTS:
+        raise ConfigError(f"expected at most {MAX_HOSTS} hosts, got {size} in {text[:60]!r}")
+    axes = [[str(item).zfill(width) for item in items] for items, width in spans]
+    return ["".join(map("".join, zip(fixed, (*row, ""), strict=True))) for row in product(*axes)], port
+
+
+def _span(first: str, last: str, step: str | None) -> tuple[Sequence[int | str], int]:
+    """Return the numbers or letters of a range, and the width to which they are padded; letters go from a to z, then A to Z."""
+    start, stride = first or "0", int(step or 1)
+    items: Sequence[int | str] = ()
+    if start.isdecimal() and last.isdecimal() and stride:
+        items = range(int(start), int(last) + 1, stride)
+    elif len(start) == len(last) == 1 and start.isalpha() and last.isalpha() and stride:
+        items = ascii_letters[ascii_letters.index(start) : ascii_letters.index(last) + 1 : stride]
+    width = len(start) if start.startswith("0") else 1
+    if not items or (width > 1 and width != len(last)):
+        got = f"{first}:{last}{':' + step if step else ''}"
+        raise ConfigError(f"expected an ascending range of numbers or letters, its ends padded to one width, got {got!r}")
+    return items, width

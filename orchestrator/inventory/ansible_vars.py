@@ -105,7 +105,7 @@ def entry_of(
             inner = values
             for part in path[:-1]:
                 inner = inner.setdefault(str(part), {})
-            inner[str(path[-1])] = _number(variable.value) if key in _NUMBERS else variable.value
+            inner[str(path[-1])] = _scalar(key, variable.value)
             places[path] = variable.where
     for key in _ARGUMENTS:
         if key in variables and variables[key].value:
@@ -185,6 +185,8 @@ def _add_arguments(
             places["ssh", name] = variable.where
 
 
-def _number(value: Any) -> Any:
-    """Return ``"22"`` as 22, because Ansible accepts numbers written as text."""
-    return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+def _scalar(key: str, value: Any) -> Any:
+    """Return ``"22"`` as 22 and a user 1000 as text, because Ansible accepts numbers written as text, and the reverse."""
+    if key in _NUMBERS:
+        return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+    return str(value) if key in _ADDRESS and type(value) in (int, float) else value

@@ -150,11 +150,14 @@ def check_alias(name: str, where: str) -> None:
 
 
 def check_address(address: str, where: str) -> None:
-    """Raise ConfigError unless ``address`` is an IPv4 address, an IPv6 address without brackets, or a valid DNS name."""
+    """Raise ConfigError unless ``address`` is an IPv4 address, an IPv6 address without brackets, or a valid DNS name.
+
+    ``gate+node1`` and ``gate/node1`` are accepted too: a ``Host *+*`` of an ssh configuration can say how to reach them.
+    """
     _check_common(address, where, "an address")
     if is_ipv6(address):
         return
-    if len(address) > 253 or not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?", address) or ".." in address:
+    if len(address) > 253 or not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9._/+-]*[A-Za-z0-9_.])?", address) or ".." in address:
         shown = repr(address if len(address) <= 60 else address[:20] + "…")
         raise ConfigError(f"expected an IPv4 or IPv6 address or a host name, got {shown}", where=where)
     if re.fullmatch(r"[0-9.]+", address):

@@ -39,7 +39,7 @@ Where = Callable[[KeyPath], str]
 INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?")
 _STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
-_JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
+_JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._+-]*)(?::([0-9]{1,5}))?")
 
 
 def _is_jump(value: Any) -> bool:

@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, OrchError, TransportError
+from orchestrator.inventory.formats import parse_text
 from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport.ssh import Transport, connect
 from orchestrator.transport.ssh import config as sshconfig
@@ -407,6 +409,19 @@ def test_the_ssh_configuration_says_where_and_who(rig: Rig) -> None:
         f"Host short\nHostName {server.address}\nPort {server.port}\nUser {server.user}\nIdentityFile {rig.keys.client}"
     )
     rig.connect(Host("lab1", "short", ssh=SshSettings(config=str(rig.config))))
+
+
+@pytest.mark.parametrize("address", ["front+node1", "front/node1"])
+def test_an_address_may_be_a_pattern_that_the_ssh_configuration_understands(rig: Rig, address: str) -> None:
+    jump, server = rig.serve("LogLevel DEBUG1"), rig.serve()
+    rig.configure(
+        f"Host front+* front/*\nHostName {server.address}\nPort {server.port}\nProxyJump front\n"
+        f"Host front\nHostName {jump.address}\nPort {jump.port}\nHost *\nUser {jump.user}\nIdentityFile {rig.keys.client}"
+    )
+    text = f"all: {{hosts: {{n1: {{ansible_host: {address}, ansible_ssh_common_args: -F {rig.config}}}}}}}\n"
+    (host,) = parse_text(text, "hosts.yml", yamlfile.loads).hosts
+    rig.connect(host)
+    assert server.address in jump.log
 
 
 def test_the_inventory_wins_over_the_ssh_configuration(rig: Rig) -> None:

@@ -219,14 +219,33 @@ def test_a_bad_alias_is_refused_with_its_place(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["10.11.0.2", "fd00::1", "::1", "node1", "node1.lab.", "a_b", "1e3", "xn--sterreich-z7a.at"]
+    "address",
+    ["10.11.0.2", "fd00::1", "::1", "node1", "node1.lab.", "a_b", "1e3", "xn--sterreich-z7a.at", "gate+node1", "gate/node1"],
 )
 def test_a_good_address_passes(address: str) -> None:
     check_address(address, "here")
 
 
 @pytest.mark.parametrize(
-    "address", ["", "10.11", "1", "10.0.0.256", "010.0.0.1", "-a", "a b", "a\n", "$(id)", "a" * 254, "a..b", "fe80::1%e"]
+    "address",
+    [
+        "",
+        "10.11",
+        "1",
+        "10.0.0.256",
+        "010.0.0.1",
+        "-a",
+        "a b",
+        "a\n",
+        "$(id)",
+        "a" * 254,
+        "a..b",
+        "fe80::1%e",
+        "+a",
+        "/a",
+        "a+",
+        "a/",
+    ],
 )
 def test_a_bad_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="^here: expected an"):

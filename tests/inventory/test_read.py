@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, Faults, OrchError
+from orchestrator.inventory import ansible, machine_files, ssh_args
 from orchestrator.inventory import formats as inventory_formats
-from orchestrator.inventory import machine_files, ssh_args
 from orchestrator.inventory.formats import parse_text, recognise
 from orchestrator.inventory.hosts import Inventory, SshSettings
 from orchestrator.inventory.hostset import expand
@@ -65,6 +65,7 @@ def test_the_examples_in_the_docstrings_hold() -> None:
     assert doctest.testmod(inventory_formats).failed == 0
     assert doctest.testmod(ssh_args).failed == 0
     assert doctest.testmod(machine_files).failed == 0
+    assert doctest.testmod(ansible).failed == 0
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -192,6 +193,12 @@ def test_an_odd_host_is_refused_with_its_line(case: str) -> None:
     assert any(message in fault for fault in found)
     assert all(re.match(r"lab\.yaml(:\d+)?: ", fault) for fault in found)
     assert all(fault.isprintable() and len(fault) < 500 for fault in found)
+
+
+def test_a_jump_host_may_be_a_pattern_of_the_ssh_configuration() -> None:
+    assert read("schema: 1\nhosts: {a: {ssh: {jump: 'me@gate+inner:22'}}}").hosts[0].ssh.jump == "me@gate+inner:22"
+    (fault,) = faults_of(lambda: read("schema: 1\nhosts: {a: {ssh: {jump: gate/inner}}}"))  # ssh refuses it, too
+    assert "expected a jump host" in fault
 
 
 def test_ten_thousand_hosts_are_read() -> None:
@@ -380,6 +387,29 @@ def test_ansible_inventories_mean_what_ansible_inventory_prints(name: str) -> No
         for child in body.get("children", ()):
             members[group] |= members.get(child, set())
     assert all(set(inventory.groups[group]) >= members[group] for group in inventory.groups)
+
+
+def listed(name: str) -> Any:
+    """What `ansible-inventory --list` of ansible-core 2.19 printed for a file of ``data/inventories/ansible``."""
+    return json.loads((DATA / "ansible" / f"{name}.listed.json").read_text())
+
+
+def test_patterns_of_ansible_are_the_hosts_and_ports_that_ansible_inventory_prints_in_its_order() -> None:
+    expected = listed("ranges")
+    ports = {name: of_host["ansible_port"] for name, of_host in expected["_meta"]["hostvars"].items()}
+    hosts = open_inventory(str(DATA / "ansible" / "ranges")).hosts
+    assert [(host.address, host.ssh.port) for host in hosts] == [
+        (name, ports.get(name)) for group in ("open", "letters", "ports") for name in expected[group]["hosts"]
+    ]
+
+
+def test_values_in_ini_are_those_that_ansible_inventory_prints() -> None:
+    (expected,) = listed("values")["_meta"]["hostvars"].values()
+    (host,) = open_inventory(str(DATA / "ansible" / "values")).hosts
+    assert host.ssh.key == expected.pop("ansible_ssh_private_key_file") == '/k/a"b'
+    assert host.ssh.user == str(expected.pop("ansible_user")) == "1000"
+    assert expected.pop("h") is None and "h" not in host.vars
+    assert json.dumps(host.vars, sort_keys=True, default=dict) == json.dumps(expected, sort_keys=True)
 
 
 def test_what_an_ansible_inventory_says_and_orch_does_not_read_is_named_once() -> None:
