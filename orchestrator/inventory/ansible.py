@@ -21,6 +21,7 @@ from orchestrator.inventory.groups import Tree
 from orchestrator.inventory.hostset import MAX_HOSTS, expand, is_ipv6, nearest
 from orchestrator.inventory.schema import InventoryDocument
 from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value
+from orchestrator.yamlfile import Tagged
 
 __all__ = ["add_ini", "add_yaml"]
 
@@ -44,7 +45,9 @@ def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
         tree.fault(source, f"expected a mapping of groups, got {shown_value(body, True)}")
     elif isinstance(body.get("plugin"), str):
         message = f"expected groups of hosts, got the settings of Ansible's inventory plugin {body['plugin'][:60]!r}"
-        hint = "let Ansible ask it: ansible-inventory -i FILE --list > hosts.json, and --hosts hosts.json"
+        hint = (
+            f"let Ansible ask it: ansible-inventory -i {shlex.quote(tree.source)} --list > hosts.json, and --hosts hosts.json"
+        )
         raise ConfigError(message, where=where(("plugin",)), hint=hint)
     elif _is_dynamic(body):
         body = _unfolded(body)
@@ -59,10 +62,14 @@ def _is_dynamic(body: Mapping[str, Any]) -> bool:
 
 
 def _unfolded(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of a dynamic inventory in the form of an inventory in YAML."""
+    """Return the document of a dynamic inventory in the form of an inventory in YAML.
+
+    Hosts are those that groups list, as in Ansible; ``_meta`` may know more.
+    """
     meta = body.get("_meta")
     variables = meta.get("hostvars") if isinstance(meta, dict) else None
     groups: dict[str, Any] = {}
+    members: set[str] = set()
     for name, group in body.items():
         if name == "_meta":
             continue
@@ -70,12 +77,26 @@ def _unfolded(body: Mapping[str, Any]) -> dict[str, Any]:
         for key in ("hosts", "children") if isinstance(parts, dict) else ():
             if isinstance(parts.get(key), list):
                 parts[key] = {str(item): None for item in parts[key]}
-        groups[name] = parts
+        members.update(parts.get("hosts") or () if isinstance(parts, dict) else ())
+        groups[name] = _written(parts)
     if isinstance(variables, dict):
         everything = groups.setdefault("all", {})
         if isinstance(everything, dict):
-            everything["hosts"] = {**(everything.get("hosts") or {}), **variables}
+            of_hosts = {name: _written(values) for name, values in variables.items() if name in members}
+            everything["hosts"] = {**(everything.get("hosts") or {}), **of_hosts}
     return groups
+
+
+def _written(value: Any) -> Any:
+    """Return a value as it was before `ansible-inventory` made JSON of it: ``!unsafe`` is text, ``!vault`` encrypted."""
+    if isinstance(value, dict) and len(value) == 1:
+        if isinstance(text := value.get("__ansible_unsafe"), str):
+            return text
+        if "__ansible_vault" in value:
+            return Tagged("!vault")
+    if isinstance(value, dict):
+        return {key: _written(item) for key, item in value.items()}
+    return [_written(item) for item in value] if isinstance(value, list) else value
 
 
 def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None:

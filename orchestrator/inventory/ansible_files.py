@@ -21,7 +21,7 @@ from orchestrator.inventory.ansible_vars import USED, Var
 from orchestrator.inventory.groups import Tree, VariableFiles, inventory_of
 from orchestrator.inventory.hosts import Inventory
 
-__all__ = ["in_directory", "is_program", "of_program", "variable_files"]
+__all__ = ["in_directory", "is_listing", "is_program", "of_listing", "of_program", "variable_files"]
 
 _FOLDERS = ("group_vars", "host_vars")
 _SUFFIXES = ("", ".yml", ".yaml", ".json")
@@ -32,6 +32,8 @@ _VAULT = "$ANSIBLE_VAULT"
 _MOST_FILES = 1000
 _PROGRAM_S = 60.0
 _MOST_OUTPUT = 16 << 20
+_LARGE = 1 << 20
+"""Bytes above which a file is no longer read as YAML, which takes a second and has this limit."""
 
 
 def in_directory(folder: Path, source: str) -> Inventory:
@@ -74,6 +76,32 @@ def is_program(path: Path) -> bool:
             return stream.read(4).startswith((b"#!", b"\x7fELF"))
     except (OSError, ValueError):
         return False
+
+
+def is_listing(path: Path) -> bool:
+    """Return True for a large file in JSON, as ``ansible-inventory --list`` prints it with all variables of all hosts."""
+    try:
+        if not path.is_file() or path.stat().st_size <= _LARGE:
+            return False
+        with path.open("rb") as stream:
+            return stream.read(64).lstrip().startswith(b"{")
+    except (OSError, ValueError):
+        return False
+
+
+def of_listing(path: Path, source: str) -> Inventory:
+    """Return the inventory in a file that ``ansible-inventory --list`` printed. Raises ConfigError or Faults of it."""
+    try:
+        with path.open("rb") as stream:
+            document = _json(stream.read(_MOST_OUTPUT + 1), source, "ansible-inventory --list prints it")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=source) from error
+    if not isinstance(document, dict) or "_meta" not in document:
+        hint = "only what ansible-inventory --list prints, with _meta, may be larger"
+        raise ConfigError(f"expected at most {_LARGE >> 20} MiB, got more", where=source, hint=hint)
+    tree = Tree(source, variable_files(path.parent))
+    ansible.add_yaml(tree, yamlfile.Document(document, {}, source), source)
+    return inventory_of(tree)
 
 
 def _inventories(folder: Path, seen: set[Path]) -> Iterator[Path]:
@@ -174,10 +202,14 @@ def _asked(path: Path, *words: str) -> Any:
         tail = done.stderr.decode("utf-8", "replace").strip()[-300:]
         hint = "" if tail else "it printed no reason; run it by hand"
         raise ConfigError(f"expected exit status 0, got {done.returncode}{tail and f': {tail}'}", where=where, hint=hint)
+    return _json(done.stdout, where, "an inventory program prints JSON on standard output")
+
+
+def _json(data: bytes, where: str, hint: str) -> Any:
+    """Return the value of a text in JSON. Raises ConfigError for another text, with the hint, and for a very large one."""
+    if len(data) > _MOST_OUTPUT:
+        raise ConfigError(f"expected at most {_MOST_OUTPUT >> 20} MiB, got more", where=where)
     try:
-        if len(done.stdout) > _MOST_OUTPUT:
-            raise ConfigError(f"expected at most {_MOST_OUTPUT >> 20} MiB, got more", where=where)
-        return json.loads(done.stdout)
+        return json.loads(data)
     except (ValueError, RecursionError):
-        hint = "an inventory program prints JSON on standard output"
-        raise ConfigError(f"expected JSON, got {len(done.stdout)} bytes of something else", where=where, hint=hint) from None
+        raise ConfigError(f"expected JSON, got {len(data)} bytes of something else", where=where, hint=hint) from None

@@ -34,6 +34,7 @@ class LoadYaml(Protocol):
 
 _SECTION = re.compile(r"\[[^\[\]\s]+\]")
 _YAML_KEY = re.compile(r"""("[^"]*"|'[^']*'|[^\s#:=\[\],]+)\s*:(\s|$)""")
+_PLUGIN_KEY = re.compile(r"""["']?plugin["']?\s*:\s""")
 _OUR_KEY = re.compile(r"""^\s*[{,]?\s*["']?(schema|hosts|defaults|groups|secrets)["']?\s*:(\s|$)""")
 
 
@@ -93,4 +94,6 @@ def _is_ours(lines: list[str], text: str) -> bool:
     """Return True for YAML in orch's own format: its keys are at the left edge or in a flow mapping; `parse` refuses a list."""
     top = [line for line in lines if not line[0].isspace()]
     flowing = any(line.startswith("{") for line in top) and re.search(r"""["']?\bschema["']?\s*:""", text)
+    if any(map(_PLUGIN_KEY.match, top)) and "schema:" not in text:  # the plugin constructed has groups, too
+        return False
     return bool(flowing) or top[:1] == [] or top[0].startswith("- ") or any(_OUR_KEY.match(line) for line in top)

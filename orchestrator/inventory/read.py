@@ -59,6 +59,8 @@ def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Invento
         return ansible_files.in_directory(path, source)
     if ansible_files.is_program(path):
         return ansible_files.of_program(path, source)
+    if ansible_files.is_listing(path):
+        return ansible_files.of_listing(path, source)
     text = yamlfile.read_text(path)
     document = yamlfile.loads(text, source) if _BASE.search(text) and formats.recognise(text) == "orch" else None
     over = base.overlay(document.value, document.line, source) if document else None

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -343,12 +344,16 @@ def test_an_encrypted_inventory_is_refused() -> None:
     assert fault.startswith("lab.yaml: expected an inventory, got one encrypted by Ansible Vault")
 
 
-def test_settings_of_an_inventory_plugin_are_named_as_such() -> None:
-    (fault,) = faults_of(lambda: read("plugin: aws_ec2\nregions: [eu-west-1]\nkeyed_groups:\n  - key: tags\n"))
-    assert fault == (
-        "lab.yaml:1: plugin: expected groups of hosts, got the settings of Ansible's inventory plugin 'aws_ec2'. "
-        "let Ansible ask it: ansible-inventory -i FILE --list > hosts.json, and --hosts hosts.json"
-    )
+@pytest.mark.parametrize("more", ["regions: [eu-west-1]", "strict: false\ngroups: {gpu: \"'gpu' in name\"}", "hosts: {}"])
+def test_settings_of_an_inventory_plugin_are_named_as_such_with_what_ansible_must_be_given(tmp_path: Path, more: str) -> None:
+    (tmp_path / "cloud.yml").write_text(f"# of the cloud\nplugin: aws_ec2\n{more}\n")
+    (tmp_path / "hosts").write_text("[gpu]\nn1\n")
+    for source in (str(tmp_path / "cloud.yml"), str(tmp_path)):
+        (fault,) = faults_of(partial(open_inventory, source))
+        assert fault == (
+            f"{tmp_path}/cloud.yml:2: plugin: expected groups of hosts, got the settings of Ansible's inventory plugin "
+            f"'aws_ec2'. let Ansible ask it: ansible-inventory -i {source} --list > hosts.json, and --hosts hosts.json"
+        )
 
 
 LISTED = {"cluster": "cluster/hosts", "sites": "sites", "quoted": "quoted"}
@@ -567,6 +572,40 @@ def test_what_a_dynamic_inventory_prints_is_read() -> None:
         ("n1", "10.0.0.1", "ann", 2222), ("n2", "n2", "bob", None),
     ]  # fmt: skip
     assert [host.name for host in inventory.select("@gpu")] == ["n1", "n2"]
+
+
+def test_what_ansible_inventory_prints_is_the_inventory_that_it_was_printed_for(tmp_path: Path) -> None:
+    """The text is that of `ansible-inventory --list` for a file with a `!unsafe` user, a `!vault` value and a template."""
+    text = """{
+      "_meta": {"hostvars": {"n1": {
+        "ansible_user": {"__ansible_unsafe": "me"}, "data_dir": {"__ansible_vault": "$ANSIBLE_VAULT;1.1;AES256\\n6162"},
+        "interface": "{{ y }}", "racks": [{"__ansible_unsafe": "a"}]}}, "profile": "inventory_legacy"},
+      "all": {"children": ["ungrouped"]}, "ungrouped": {"hosts": ["n1", "n2"]}
+    }"""
+    for size in (0, 2 << 20):  # a large one is no longer read as YAML
+        (tmp_path / "hosts.json").write_text(text.replace('"{{ y }}"', f'"{{{{ y }}}}", "x": "{"x" * size}"'))
+        inventory = open_inventory(str(tmp_path / "hosts.json"))
+        assert [(host.name, host.ssh.user) for host in inventory.hosts] == [("n1", "me"), ("n2", None)]
+        assert inventory.notes == ("not read: data_dir (an encrypted value); interface (a template)",)
+        assert inventory.hosts[0].vars["racks"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"schema": 1, "hosts": {"n1": {}}}', "expected at most 1 MiB, got more. only what ansible-inventory --list prints"),
+        ('{"_meta": {}, "gpu": ["n1"', "expected JSON, got 2097178 bytes of something else"),
+    ],
+)
+def test_a_large_file_that_ansible_inventory_did_not_print_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "hosts.json").write_text(text.ljust(len(text) + (2 << 20)))
+    (fault,) = faults_of(lambda: open_inventory(str(tmp_path / "hosts.json")))
+    assert fault.startswith(f"{tmp_path}/hosts.json: {words}")
+
+
+def test_hosts_of_a_dynamic_inventory_are_those_in_its_groups() -> None:
+    text = '{"_meta": {"hostvars": {"n1": {"ansible_user": "me"}, "gone": {}}}, "gpu": {"hosts": ["n1"]}}'
+    assert [(host.name, host.ssh.user) for host in read(text).hosts] == [("n1", "me")]
 
 
 def test_an_inventory_program_is_refused_with_what_to_do() -> None:
