@@ -28,6 +28,8 @@ __all__ = ["add_ini", "add_yaml"]
 _RANGE = re.compile(r"\[([0-9]{0,9}|[A-Za-z]{1,9}):([0-9]{1,9}|[A-Za-z]{1,9})(?::([0-9]{1,9}))?\]")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _TOO_LARGE = 1e18
+_HOLDER = re.compile(r"x-|\.")
+"""What the names of keys begin with that are no groups and only hold what aliases repeat, as in files of other tools."""
 _GROUP_KEYS = ("hosts", "children", "vars")
 
 
@@ -52,7 +54,8 @@ def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
     elif _is_dynamic(body):
         body = _unfolded(body)
     for name, group in body.items() if isinstance(body, dict) else ():
-        _walk(tree, name, group, (name,), where)
+        if not _HOLDER.match(name) or isinstance(group, dict) and set(group) & set(_GROUP_KEYS):
+            _walk(tree, name, group, (name,), where)
 
 
 def _is_dynamic(body: Mapping[str, Any]) -> bool:
@@ -101,11 +104,13 @@ def _written(value: Any) -> Any:
 
 def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None:
     group = tree.group(name, where(path))
-    for key in _mapping(tree, body, path, where):
+    body = _mapping(tree, body, path, where)
+    for key in body:
         if key not in _GROUP_KEYS:
             hint = f"a group has hosts, children and vars{nearest(key, _GROUP_KEYS)}"
             tree.fault(where((*path, key)), f"expected a key of a group, got '{shown_key(key)}'", hint)
-    parts = {key: _mapping(tree, (body or {}).get(key), (*path, key), where) for key in _GROUP_KEYS if isinstance(body, dict)}
+    body = {key: {value: None} if isinstance(value, str) and key != "vars" else value for key, value in body.items()}
+    parts = {key: _mapping(tree, body.get(key), (*path, key), where) for key in _GROUP_KEYS}
     for key, value in parts.get("vars", {}).items():
         group.vars[key] = Var(value, where((*path, "vars", key)))
     for pattern, values in parts.get("hosts", {}).items():
@@ -139,6 +144,8 @@ def add_ini(tree: Tree, text: str, source: str) -> None:
             tree.group(name, where)
             if kind not in _GROUP_KEYS:
                 tree.fault(where, f"expected [group], [group:children] or [group:vars], got {line[:60]!r}")
+        elif line[0] == "[" and line[-1] == "]" and " " in line:
+            tree.fault(where, f"expected [group], [group:children] or [group:vars], got {line[:60]!r}", "without spaces")
         elif kind == "vars":
             tree.groups[name].vars.update(_assignments(tree, [line], where))
         elif kind == "children":

@@ -32,6 +32,8 @@ _ADDRESS: Mapping[str, KeyPath] = {
     "ansible_ssh_private_key_file": ("ssh", "key"),
 }
 """Of two names of one setting, the later one wins in Ansible, wherever it is set."""
+_UNSET = {key: (None, "") for key, path in _ADDRESS.items() if path not in (("address",), ("ssh", "port"))}
+"""A user or key that is empty is none to Ansible, as a template of Terraform may write it."""
 _ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 _OF_ORCH = ("gpus", "slots", "env", "expect")
 _NUMBERS = {"ansible_port", "ansible_ssh_port", "gpus", "slots"}
@@ -128,7 +130,7 @@ def _path(key: str, variable: Var, unread: Unread, faults: dict[str, ConfigError
             message = f"expected a plain value, got {reason}"
             hint = "write the value itself; orch evaluates no Jinja and opens no vault"
             faults.setdefault(variable.where, ConfigError(message, where=variable.where, hint=hint))
-        return () if reason or value is None or key in _ARGUMENTS else _ADDRESS[key]
+        return () if reason or value in _UNSET.get(key, (None,)) or key in _ARGUMENTS else _ADDRESS[key]
     if key.startswith("ansible_"):
         if _UNREAD.fullmatch(key) and value not in (None, False, "", "no", "false"):
             unread.connection[key] = None

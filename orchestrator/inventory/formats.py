@@ -32,7 +32,7 @@ class LoadYaml(Protocol):
         """Return the document. Raises ConfigError."""
 
 
-_SECTION = re.compile(r"\[[^\[\]\s]+\]")
+_SECTION = re.compile(r"\[[^\[\]\s]+\]|\[ [^\[\]]*\]|\[[^\[\]]* \]")
 _YAML_KEY = re.compile(r"""("[^"]*"|'[^']*'|[^\s#:=\[\],]+)\s*:(\s|$)""")
 _PLUGIN_KEY = re.compile(r"""["']?plugin["']?\s*:\s""")
 _OUR_KEY = re.compile(r"""^\s*[{,]?\s*["']?(schema|hosts|defaults|groups|secrets)["']?\s*:(\s|$)""")

@@ -7,6 +7,8 @@ then by name; then the files of ``group_vars`` in the same order, the host's own
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -15,12 +17,13 @@ from orchestrator.inventory.ansible_vars import Unread, Var, entry_of
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, fold, nearest
 from orchestrator.inventory.schema import Grouping, HostEntry, build, refuse
-from orchestrator.inventory.values import shown_value
+from orchestrator.inventory.values import shown_key, shown_value
 
 __all__ = ["Group", "Tree", "VariableFiles", "inventory_of"]
 
 _MAX_GROUPS = 1000
 _MAX_NESTING = 50
+_MOST_RENAMED = 3
 _MOST_PRIORITY = 1 << 31
 
 
@@ -101,17 +104,36 @@ def inventory_of(tree: Tree) -> Inventory:
         kinds = ", ".join(unread.others)
         tree.fault(tree.source, f"expected a host that is reached by ssh, got only {fold(tree.hosts)} ({kinds})")
         refuse(tree.faults)
+    names = _group_names(tree)
     groupings = [
         Grouping(
-            name,
-            [*(alias_of(host) for host in group.hosts if host in entries), *(f"@{child}" for child in group.children)],
+            names[name],
+            [*(alias_of(host) for host in group.hosts if host in entries), *(f"@{names[child]}" for child in group.children)],
             group.where,
         )
         for name, group in tree.groups.items()
         if name != "all" and not tree.faults
     ]
     built = build(tree.source, list(entries.values()), groupings, faults=tree.faults)
-    return replace(built, notes=unread.words())
+    return replace(built, notes=(*unread.words(), *_renamed(names)))
+
+
+def _group_names(tree: Tree) -> dict[str, str]:
+    """Return the name by which each group is selected: its own, with '_' for what ``--hosts @NAME`` cannot have.
+
+    A group that would then have the name of another one keeps its own, which is refused; so does one with '=', which may be an
+    assignment in the wrong place, of a secret.
+    """
+    names = {name: name if "=" in name else re.sub(r"^[.-]|[^A-Za-z0-9._-]", "_", name) for name in tree.groups}
+    uses = Counter(names.values())
+    return {name: usable if uses[usable] == 1 else name for name, usable in names.items()}
+
+
+def _renamed(names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return one line that tells which groups are selected by another name than their own, or nothing."""
+    pairs = [f"{usable} for {shown_key(name)!r}" for name, usable in names.items() if usable != name]
+    more = f" and {len(pairs) - _MOST_RENAMED} more" if len(pairs) > _MOST_RENAMED else ""
+    return (f"groups by other names: {', '.join(pairs[:_MOST_RENAMED])}{more}",) if pairs else ()
 
 
 def _priorities(tree: Tree) -> dict[str, int]:

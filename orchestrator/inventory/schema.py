@@ -302,7 +302,7 @@ def _resolved(groups: Sequence[Grouping], hosts: Mapping[str, str], faults: list
 def _group_faults(group: Grouping, groups: Mapping[str, Sequence[str]], hosts: Mapping[str, str]) -> Iterator[ConfigError]:
     if not _GROUP_NAME.fullmatch(group.name) or group.name == "all":
         hint = "@all is every host" if group.name == "all" else "letters, digits, '.', '_' and '-'"
-        yield ConfigError(f"expected a group name, got {group.name[:60]!r}", where=group.where, hint=hint)
+        yield ConfigError(f"expected a group name, got '{shown_key(group.name)}'", where=group.where, hint=hint)
     for member in group.members:
         try:
             unknown = [word for word in _expanded(member, group.where, groups) if word not in hosts]

@@ -356,7 +356,7 @@ def test_settings_of_an_inventory_plugin_are_named_as_such_with_what_ansible_mus
         )
 
 
-LISTED = {"cluster": "cluster/hosts", "sites": "sites", "quoted": "quoted"}
+LISTED = {"cluster": "cluster/hosts", "sites": "sites", "quoted": "quoted", "loose": "loose.yml"}
 
 
 def jump_in(arguments: str) -> str | None:
@@ -380,8 +380,8 @@ def test_ansible_inventories_mean_what_ansible_inventory_prints(name: str) -> No
             arguments = " ".join(of_host.get(f"ansible_ssh_{kind}_args", "") for kind in ("common", "extra"))
             port = of_host.get("ansible_port")
             expected[host] = (
-                of_host.get("ansible_host", host), of_host.get("ansible_ssh_user", of_host.get("ansible_user")),
-                int(port) if port else None, of_host.get("ansible_ssh_private_key_file"), jump_in(arguments),
+                of_host.get("ansible_host", host), of_host.get("ansible_ssh_user", of_host.get("ansible_user")) or None,
+                int(port) if port else None, of_host.get("ansible_ssh_private_key_file") or None, jump_in(arguments),
             )  # fmt: skip
     inventory = open_inventory(str(DATA / "ansible" / LISTED[name]))
     read_hosts = {host.name: (host.address, *(getattr(host.ssh, key) for key in ("user", "port", "key", "jump")))
@@ -415,6 +415,22 @@ def test_values_in_ini_are_those_that_ansible_inventory_prints() -> None:
     assert host.ssh.user == str(expected.pop("ansible_user")) == "1000"
     assert expected.pop("h") is None and "h" not in host.vars
     assert json.dumps(host.vars, sort_keys=True, default=dict) == json.dumps(expected, sort_keys=True)
+
+
+def test_groups_of_ansible_that_no_expression_could_name_are_selected_by_another_name_and_said_to_be() -> None:
+    text = "all: {children: {image-Ubuntu 22.04: {hosts: n1}, tag/a: {children: {image-Ubuntu 22.04: , k:v: {hosts: n2}}}}}\n"
+    inventory = read(text)
+    assert dict(inventory.groups) == {"image-Ubuntu_22.04": ("n1",), "tag_a": ("n1", "n2"), "k_v": ("n2",)}
+    assert inventory.notes == (
+        "groups by other names: image-Ubuntu_22.04 for 'image-Ubuntu 22.04', tag_a for 'tag/a', k_v for 'k:v'",
+    )
+    (fault,) = faults_of(lambda: read("[tag/a]\nn1\n[tag_a]\nn2\n"))
+    assert fault.startswith("lab.yaml:1: expected a group name, got 'tag/a'")
+
+
+def test_a_section_with_spaces_is_refused_as_ansible_does() -> None:
+    found = faults_of(lambda: read("[ gpu ]\nn1\n"))
+    assert found == ["lab.yaml:1: expected [group], [group:children] or [group:vars], got '[ gpu ]'. without spaces"]
 
 
 def test_what_an_ansible_inventory_says_and_orch_does_not_read_is_named_once() -> None:
@@ -798,6 +814,8 @@ ENV = TOP + "defaults:\n  env:\n    HF_TOKEN"
         f"a slots=2 env=HF_TOKEN={SECRET}\n",
         f"a slots=2 {SECRET}\n",
         f"all: {{hosts: {{a: HF_TOKEN={SECRET}}}}}\n",
+        f"all: {{hosts: HF_TOKEN={SECRET}}}\n",
+        f"all: {{children: {{HF_TOKEN={SECRET}: {{hosts: a}}}}}}\n",
     ],
 )
 def test_nothing_said_of_an_inventory_quotes_what_may_be_a_secret(tmp_path: Path, text: str) -> None:
