@@ -33,6 +33,7 @@ class LoadYaml(Protocol):
 
 
 _SECTION = re.compile(r"\[[^\[\]\s]+\]|\[ [^\[\]]*\]|\[[^\[\]]* \]")
+_RANGE = re.compile(r"\[([0-9]*:[0-9]+|[A-Za-z]:[A-Za-z])(:[0-9]+)?\]")
 _YAML_KEY = re.compile(r"""("[^"]*"|'[^']*'|[^\s#:=\[\],]+)\s*:(\s|$)""")
 _PLUGIN_KEY = re.compile(r"""["']?plugin["']?\s*:\s""")
 _OUR_KEY = re.compile(r"""^\s*[{,]?\s*["']?(schema|hosts|defaults|groups|secrets)["']?\s*:(\s|$)""")
@@ -78,7 +79,8 @@ def recognise(text: str) -> str:
         return "orch" if _is_ours(lines, text) else "ansible-yaml"
     words = [re.sub(r"\s*=\s*", "=", uncommented(line)).split() for line in lines]
     keys = {word.partition("=")[0] for line in words for word in line[1:] if "=" in word}
-    if any(_SECTION.fullmatch(uncommented(line).strip()) for line in lines) or keys - set(COUNT_KEYS):
+    is_ranged = any(_RANGE.search(line[0]) for line in words if line)
+    if is_ranged or any(_SECTION.fullmatch(uncommented(line).strip()) for line in lines) or keys - set(COUNT_KEYS):
         return "ansible-ini"
     names = [name for line in words for name in line[:1]]
     has_counts = any(counted(part) for name in names for part in name.split(","))
