@@ -23,6 +23,7 @@ from orchestrator.transport.openssh.folder import MasterFolder
 __all__ = ["Answers", "Login"]
 
 _LIMIT_BYTES = 65536
+_TOUCHLESS_S = 2.0
 _OF_A_KEY = re.compile(r"\b(passphrase|PIN)\b", re.IGNORECASE)
 _PASSWORD = re.compile(r"\bpassword\b(?!.*\b(one.time|otp|token|code)\b)", re.IGNORECASE)
 _ASKER = re.compile(r"\(?(?P<user>[^\s()@]+)@[^\s()']+(?:\)|'s)? ")
@@ -130,8 +131,7 @@ class Answers:
                 return
             if question["kind"] == "none":  # a key wants to be touched: ssh ends the helper when that is over
                 with login.asking():
-                    self._show(login, str(question["prompt"]))
-                    line.recv(1)
+                    self._await_touch(login, str(question["prompt"]), line)
                 return
             answer = None if question["kind"] == "confirm" else self._answer(login, str(question["prompt"]))
             line.sendall(json.dumps({"answer": answer}).encode() + b"\n")
@@ -201,10 +201,16 @@ class Answers:
             login.holds_turn = False
             self._turn.release()
 
-    def _show(self, login: Login, text: str) -> None:
+    def _await_touch(self, login: Login, text: str, line: socket.socket) -> None:
+        """Ask for a touch, and wait until ssh has its answer. Without a terminal nobody is told: a key that needs no touch, as
+        it was made, answers within a moment, and any other log-in is given up."""
         try:
             terminal.show(f"orch: {login.where}: {_printable(' '.join(text.split()))}")
         except terminal.NoTerminal:
+            line.settimeout(_TOUCHLESS_S)
+        try:
+            line.recv(1)
+        except TimeoutError:
             login.unanswered = text
 
 
