@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 import torch
-from trainer import Skips, Step, gpu_waits
+from trainer import Skips, Step, computed_in
 
 
 class DeviceClock:
@@ -67,11 +67,7 @@ class DeviceClock:
         number, begun, forward, event = self.queued.popleft()
         event.synchronize()
         waited, seconds = (self.last.elapsed_time(end) / 1000.0 for end in (begun, event))
-        computed = waits = None
-        if forward is not None:
-            end, host_s, has_begun = forward
-            computed = begun.elapsed_time(end) / 1000.0
-            waits = gpu_waits(host_s, computed, has_begun)
+        computed, waits = computed_in(begun, forward)
         self.last, self.t = event, self.t + seconds
         skipped = self.skips.after(float(self.scales[number]))
         return Step(number, self.t, seconds, float(self.losses[number]), waited, skipped, computed, gpu_waits=waits)

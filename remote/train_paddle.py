@@ -237,11 +237,7 @@ class DeviceClock:
         number, begun, forward, event, loss = self.queued.popleft()
         event.synchronize()
         waited, seconds = (self.last.elapsed_time(end) / 1000.0 for end in (begun, event))
-        computed = waits = None
-        if forward is not None:
-            end, host_s, has_begun = forward
-            computed = begun.elapsed_time(end) / 1000.0
-            waits = trainer.gpu_waits(host_s, computed, has_begun)
+        computed, waits = trainer.computed_in(begun, forward)
         self.last, self.t = event, self.t + seconds
         return Step(number, self.t, seconds, float(loss), waited, compute_s=computed, gpu_waits=waits)
 

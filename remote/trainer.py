@@ -176,6 +176,18 @@ def gpu_waits(host_s: float, gpu_s: float, has_begun: bool) -> bool:
     return has_begun and host_s >= HOST_SHARE * gpu_s
 
 
+def computed_in(begun: Any, forward: tuple[Any, float, bool] | None) -> tuple[float | None, bool | None]:
+    """Return the seconds from the event ``begun`` to the end of a forward pass, and whether the GPU waited meanwhile.
+
+    ``forward``: the event at its end, and the other arguments of `gpu_waits`. None twice if the end was not recorded.
+    """
+    if forward is None:
+        return None, None
+    end, host_s, has_begun = forward
+    gpu_s = begun.elapsed_time(end) / 1000.0
+    return gpu_s, gpu_waits(host_s, gpu_s, has_begun)
+
+
 class Skips:
     """Which steps the loss scaler skipped: it lowers the scale after each overflow, and never otherwise."""
 
