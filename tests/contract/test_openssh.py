@@ -316,7 +316,9 @@ def test_the_authority_of_a_certificate_is_named_if_it_is_not_known(rig: Rig, kn
         stranger = Path(f"{rig.keys.stranger}.pub").read_text().split()
         rig.known_hosts.write_text(f"@cert-authority * {stranger[0]} {stranger[1]}\n")
     error = refused(rig, rig.host(server))
-    assert f"its certificate is of the authority {fingerprint(rig, '127.0.0.2')}, which no" in error.message, str(error)
+    assert f"its certificate is signed by {fingerprint(rig, '127.0.0.2')}, which no known-hosts file" in error.message, str(
+        error
+    )
     assert "@cert-authority" in error.hint and "accept it with" not in error.hint
 
 
@@ -397,6 +399,19 @@ def environment(folder: Path) -> dict[str, str]:
 REACH = [sys.executable, "-m", "orchestrator", "check", "--only", "reach"]
 
 
+def without_terminal(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Reach the hosts of a project where nobody can be asked."""
+    return subprocess.run(
+        REACH,
+        cwd=folder,
+        env=environment(folder) | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    )
+
+
 @needs_pam
 def test_a_bastion_asks_for_a_password_and_a_code_once_for_all_hosts(rig: Rig, tmp_path: Path) -> None:
     gate = rig.serve(kind=Bastion)
@@ -470,15 +485,7 @@ def test_a_wrong_password_is_asked_for_again_and_then_answers_for_the_next_host(
 def test_without_a_terminal_a_question_is_refused_with_what_to_do(rig: Rig, tmp_path: Path) -> None:
     gate = rig.serve(kind=Bastion)
     folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), gate))
-    done = subprocess.run(
-        REACH,
-        cwd=folder,
-        env=environment(folder),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-    )
+    done = without_terminal(folder)
     assert done.returncode == 3
     assert f"jump host {gate.address}: the host asks for '(me@{gate.address}) Password', and there is no" in done.stderr
     assert "run orch at a terminal" in done.stderr and "Traceback" not in done.stderr
@@ -492,15 +499,7 @@ def test_a_connection_of_the_user_that_does_not_answer_is_named(rig: Rig, tmp_pa
     socket.touch()  # what the path of a master that was killed leads to does not answer either
     configuration = Path(rig.host(gate).ssh.config or "")
     configuration.write_text(f"{configuration.read_text()}\nControlPath {socket}\n")
-    done = subprocess.run(
-        REACH,
-        cwd=folder,
-        env=environment(folder),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-    )
+    done = without_terminal(folder)
     assert done.returncode == 3 and f"the connection at {socket} does not answer" in done.stderr, done.stderr
 
 
@@ -511,8 +510,7 @@ def test_without_a_terminal_the_users_own_program_is_asked(rig: Rig, tmp_path: P
     window = tmp_path / "window"
     window.write_text(f"#!/bin/sh\ncase $1 in *Password:*) echo '{gate.password}';; *) echo {gate.code()};; esac\n")
     window.chmod(0o700)
-    variables = environment(folder) | {"SSH_ASKPASS": str(window), "DISPLAY": ":9"}
-    done = subprocess.run(REACH, cwd=folder, env=variables, capture_output=True, text=True, start_new_session=True)
+    done = without_terminal(folder, SSH_ASKPASS=str(window), DISPLAY=":9")
     assert done.returncode == 0 and "reached all 1 hosts" in done.stdout + done.stderr, done
 
 

@@ -24,6 +24,7 @@ __all__ = ["Answers", "Login"]
 
 _LIMIT_BYTES = 65536
 _TOUCHLESS_S = 2.0
+"""Seconds in which a security key that needs no touch has answered, also on a busy machine."""
 _OF_A_KEY = re.compile(r"\b(passphrase|PIN)\b", re.IGNORECASE)
 _PASSWORD = re.compile(r"\bpassword\b(?!.*\b(one.time|otp|token|code)\b)", re.IGNORECASE)
 _ASKER = re.compile(r"\(?(?P<user>[^\s()@]+)@[^\s()']+(?:\)|'s)? ")

@@ -94,10 +94,10 @@ def _not_vouched_for(key: str, authority: str, log: str) -> tuple[str, str]:
     place = re.search(r"^debug1: Found CA key in ([^\r\n]+:\d+)", log, re.MULTILINE)
     if invalid:
         known = f" ({place[1]})" if place else ""
-        hint = f"have its authority{known} sign the host key for this name and for now; {_WITHOUT}"
+        hint = f"have its authority{known} sign the host key again, for this name and valid now; {_WITHOUT}"
         return f"the host key is not known: {key} ({invalid[1]})", hint
-    why = f"its certificate is of the authority {authority}, which no known-hosts file has for this host"
-    hint = f"have the authority of your site sign the host key, or check this one and add it (@cert-authority); {_WITHOUT}"
+    why = f"its certificate is signed by {authority}, which no known-hosts file trusts for this host"
+    hint = f"have your site's authority sign the host key, or check this one and add it as @cert-authority; {_WITHOUT}"
     return f"the host key is not known: {key} ({why})", hint
 
 
