@@ -31,6 +31,7 @@ _TOO_LARGE = 1e18
 _HOLDER = re.compile(r"x-|\.")
 """What the names of keys begin with that are no groups and only hold what aliases repeat, as in files of other tools."""
 _GROUP_KEYS = ("hosts", "children", "vars")
+_SECTIONS = "expected [group], [group:children] or [group:vars]"
 
 
 def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
@@ -143,9 +144,9 @@ def add_ini(tree: Tree, text: str, source: str) -> None:
             name, kind = match[1], match[2] or "hosts"
             tree.group(name, where)
             if kind not in _GROUP_KEYS:
-                tree.fault(where, f"expected [group], [group:children] or [group:vars], got {line[:60]!r}")
+                tree.fault(where, f"{_SECTIONS}, got {line[:60]!r}")
         elif line[0] == "[" and line[-1] == "]" and " " in line:
-            tree.fault(where, f"expected [group], [group:children] or [group:vars], got {line[:60]!r}", "without spaces")
+            tree.fault(where, f"{_SECTIONS}, got {line[:60]!r}", "write it without spaces")
         elif kind == "vars":
             tree.groups[name].vars.update(_assignments(tree, [line], where))
         elif kind == "children":

@@ -133,7 +133,7 @@ def _renamed(names: Mapping[str, str]) -> tuple[str, ...]:
     """Return one line that tells which groups are selected by another name than their own, or nothing."""
     pairs = [f"{usable} for {shown_key(name)!r}" for name, usable in names.items() if usable != name]
     more = f" and {len(pairs) - _MOST_RENAMED} more" if len(pairs) > _MOST_RENAMED else ""
-    return (f"groups by other names: {', '.join(pairs[:_MOST_RENAMED])}{more}",) if pairs else ()
+    return (f"groups renamed: {', '.join(pairs[:_MOST_RENAMED])}{more}",) if pairs else ()
 
 
 def _priorities(tree: Tree) -> dict[str, int]:

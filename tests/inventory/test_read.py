@@ -424,16 +424,14 @@ def test_groups_of_ansible_that_no_expression_could_name_are_selected_by_another
     text = "all: {children: {image-Ubuntu 22.04: {hosts: n1}, tag/a: {children: {image-Ubuntu 22.04: , k:v: {hosts: n2}}}}}\n"
     inventory = read(text)
     assert dict(inventory.groups) == {"image-Ubuntu_22.04": ("n1",), "tag_a": ("n1", "n2"), "k_v": ("n2",)}
-    assert inventory.notes == (
-        "groups by other names: image-Ubuntu_22.04 for 'image-Ubuntu 22.04', tag_a for 'tag/a', k_v for 'k:v'",
-    )
+    assert inventory.notes == ("groups renamed: image-Ubuntu_22.04 for 'image-Ubuntu 22.04', tag_a for 'tag/a', k_v for 'k:v'",)
     (fault,) = faults_of(lambda: read("[tag/a]\nn1\n[tag_a]\nn2\n"))
     assert fault.startswith("lab.yaml:1: expected a group name, got 'tag/a'")
 
 
 def test_a_section_with_spaces_is_refused_as_ansible_does() -> None:
     found = faults_of(lambda: read("[ gpu ]\nn1\n"))
-    assert found == ["lab.yaml:1: expected [group], [group:children] or [group:vars], got '[ gpu ]'. without spaces"]
+    assert found == ["lab.yaml:1: expected [group], [group:children] or [group:vars], got '[ gpu ]'. write it without spaces"]
 
 
 def test_what_an_ansible_inventory_says_and_orch_does_not_read_is_named_once() -> None:
