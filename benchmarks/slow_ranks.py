@@ -7,8 +7,9 @@ A trial is a bench of some repeats in which one rank, another one each time, is 
 sleeps longer on four nodes; with `work`, a rank of `pytorch_lm` on two nodes computes longer in its forward pass, by a share
 of its own processor time (slowed/sitecustomize.py); with `quota`, its node may use less of a processor (cpu.max), by 1/1.2 for
 20 %, which binds only where the machine has a processor free for each rank. Ranks that compute are bound to a processor each.
-With `kernel`, on a node with two GPUs, another process (slowed/busy_device.py) takes that share of the
-time of one GPU; the excess of a clean trial is what the two GPUs differ by.
+With `kernel`, on a node with two GPUs, another process (slowed/busy_device.py) takes that share of the time of one GPU; the
+excess of a clean trial is what the two GPUs differ by. Its trials with the same rank are the cells of one bench, by their seed:
+new processes for each, and one deployment for all.
 A trial is right if exactly that rank is named, by how long it computes or by the processor time of that, or none where none is
 slower. The machine's load is that of the last minute.
 """
@@ -36,7 +37,7 @@ HOW: dict[str, tuple[int, str]] = {
     "sleep": (4, "resnet50 -f simulated --steps 74 --warmup-steps 10 --set compute_ms=20 --set gradient_mb=0.1"),
     "work": (2, "gpt-tiny -f pytorch_lm --steps 56 --warmup-steps 8 --batch-size 48 --set solo_steps=0"),
     "quota": (2, "gpt-tiny -f pytorch_lm --steps 56 --warmup-steps 8 --batch-size 48 --set solo_steps=0"),
-    "kernel": (1, "gpt2-124m -f pytorch_lm --gpus 2 --steps 106 --warmup-steps 10 --set compile=false --set solo_steps=0"),
+    "kernel": (1, "gpt2-124m -f pytorch_lm --gpus 2 --steps 76 --warmup-steps 10 --set compile=false --set solo_steps=0"),
 }
 """By how a rank is slowed: the number of nodes, and the words of the bench."""
 
@@ -52,18 +53,27 @@ def main() -> None:
     rows = []
     for how in asked.how.split(","):
         for percent in map(float, asked.percent.split(",")):
-            made = [trial(how, percent, number, asked.repeats) for number in range(asked.trials)]
-            rows.append(row(how, percent, [outcome for outcome in made if outcome]))
+            rows.append(row(how, percent, [*trials(how, percent, asked.trials, asked.repeats)]))
     excesses = "excess of the rank, % | width, % | excess of its processor time, % | width, %"
     print(f"| slowed by | percent | trials | right | other ranks named | {excesses} | load |")
     print("|---|---:|---:|---:|---:|---|---:|---|---:|---|")
     print("\n".join(rows))
 
 
-def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any] | None:
-    """Return what was said of a bench with one slow rank; None if no run of it has a number."""
+def trials(how: str, percent: float, count: int, repeats: int) -> Iterator[dict[str, Any]]:
+    """Yield what was said of each trial that has a number; the slow rank changes from trial to trial."""
+    ranks = 2 if how == "kernel" else HOW[how][0]
+    if how == "kernel":
+        for rank in range(ranks):
+            yield from bench(how, percent, rank, repeats, range(rank, count, ranks))
+    else:
+        for number in range(count):
+            yield from bench(how, percent, number % ranks, repeats)
+
+
+def bench(how: str, percent: float, rank: int, repeats: int, seeds: Sequence[int] = ()) -> Iterator[dict[str, Any]]:
+    """Yield what was said of each cell of a bench with one slow rank, the only cell or one for each seed."""
     nodes, words = HOW[how]
-    rank = number % (2 if how == "kernel" else nodes)
     if how == "quota":
         limit(rank, percent)
     with TemporaryDirectory() as project, busy(rank, percent if how == "kernel" else 0.0):
@@ -73,6 +83,8 @@ def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any]
         argv += ["--repeats", str(repeats)]
         if how == "sleep":
             argv += ["--set", f"slow_rank={rank}", "--set", f"slow_percent={percent}"]
+        if seeds:
+            argv += ["--set", f"seed={','.join(map(str, seeds))}"]
         done = subprocess.run(
             [sys.executable, "-m", "orchestrator", *argv],
             env={**os.environ, "ORCH_PROJECT": project},
@@ -80,15 +92,22 @@ def trial(how: str, percent: float, number: int, repeats: int) -> dict[str, Any]
             text=True,
             check=False,
         )
-    load = os.getloadavg()[0]
     rows = [row for row in json.loads(done.stdout)["rows"] if row["ranks"]] if done.stdout.startswith("{") else []
-    if not rows or not rows[0]["n"]:
-        print(f"{how} {percent:g} % rank {rank}: no number, {done.stderr[-300:]!r}", flush=True)
-        return None
-    named = [slow["words"] for slow in rows[0]["slow"] if slow["part"] in ("compute", "processor")]
+    numbers = [row for row in rows if row["n"]]
+    missing = max(len(seeds), 1) - len(numbers)
+    if missing:
+        print(f"{how} {percent:g} % rank {rank}: {missing} without a number, {done.stderr[-300:]!r}", flush=True)
+    for cell in numbers:
+        yield said_of(cell, how, percent, rank)
+
+
+def said_of(cell: dict[str, Any], how: str, percent: float, rank: int) -> dict[str, Any]:
+    """Print a line for a trial, and return what counts of it."""
+    load = os.getloadavg()[0]
+    named = [slow["words"] for slow in cell["slow"] if slow["part"] in ("compute", "processor")]
     right = [text for text in named if percent and text.startswith(f"rank {rank} on ")]
-    excess, of_processor = (rows[0]["ranks"][rank][name] for name in ("excess", "cpu_excess"))
-    waits = [f"{share:.0%}" for share in (own["gpu_waits"] for own in rows[0]["ranks"]) if share is not None]
+    excess, of_processor = (cell["ranks"][rank][name] for name in ("excess", "cpu_excess"))
+    waits = [f"{share:.0%}" for share in (own["gpu_waits"] for own in cell["ranks"]) if share is not None]
     of_gpus = f", GPUs wait in {', '.join(waits)} of the steps" if waits else ""
     print(
         f"{how} {percent:g} % rank {rank}, load {load:.0f}, {shown(excess)}, {shown(of_processor)}{of_gpus}: {named}",
