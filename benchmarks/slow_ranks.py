@@ -64,7 +64,7 @@ def trials(how: str, percent: float, count: int, repeats: int) -> Iterator[dict[
     """Yield what was said of each trial that has a number; the slow rank changes from trial to trial."""
     ranks = 2 if how == "kernel" else HOW[how][0]
     if how == "kernel":
-        for rank in range(ranks):
+        for rank in range(min(ranks, count)):
             yield from bench(how, percent, rank, repeats, range(rank, count, ranks))
     else:
         for number in range(count):

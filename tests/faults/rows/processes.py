@@ -379,8 +379,7 @@ def reboot(trial: Trial) -> None:
     faults.kill(trial.lab, victim)
     began = time.monotonic()
     faults.boot(trial.lab, victim)
-    with _decoys(trial, victim, old) as decoys:
-        held = len(_children(decoys))
+    with _decoys(trial, victim, old) as (decoys, held):
         trial.detected_s = judge.wait_for(lambda: stopping(controller), 8.0, "the reboot was not noticed")
         trial.detected_s = time.monotonic() - began
         done = controller.end(process, 30)
@@ -429,8 +428,11 @@ sys.stdin.read()
 
 
 @contextmanager
-def _decoys(trial: Trial, node: str, numbers: set[int]) -> Iterator[subprocess.Popen[bytes]]:
-    """Have strangers on a node under those of these process numbers that are free; a signal to one of them ends it."""
+def _decoys(trial: Trial, node: str, numbers: set[int]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Have strangers on a node under those of these process numbers that are free; a signal to one of them ends it.
+
+    Yield their parent, and how many they are.
+    """
     words = [sys.executable, "-I", "-S", "-c", _DECOYS, *map(str, sorted(numbers, reverse=True))]
     argv = labs.argv_on(trial.lab, node, words)
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -438,7 +440,7 @@ def _decoys(trial: Trial, node: str, numbers: set[int]) -> Iterator[subprocess.P
             assert process.stdout
             held = int(process.stdout.readline())
             assert held == len(_children(process)) > 0, f"{held} of the numbers {sorted(numbers)} could be had"
-            yield process
+            yield process, held
         finally:
             for pid in _children(process):
                 os.kill(pid, signal.SIGKILL)
