@@ -19,9 +19,11 @@ from orchestrator.inventory.containers import NO_CONTAINER, OBJECTS, chosen, mer
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.environment import host_setup, setup_text
 
-__all__ = ["RECORD", "SCRIPT", "Container", "container_name", "container_of", "inside"]
+__all__ = ["PRIVATE", "RECORD", "SCRIPT", "Container", "container_name", "container_of", "inside"]
 
 SCRIPT, RECORD = "container.sh", "container.json"
+PRIVATE = "umask 077\n"
+"""For the first line of ``env.sh``: inside, engines do not keep the umask of the supervisor, and most set 022."""
 _STOP_TIMEOUT_S = 10
 _UP = "../../../.."
 """From the directory of a run to the work directory."""

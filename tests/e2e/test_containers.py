@@ -58,6 +58,9 @@ def test_a_bench_runs_in_containers_and_ends_there_without_its_controller(contro
     for node in NODES:
         record = controller.exit_record(node)
         assert record["state"] == "finished" and "label" in record["container"]["by"] and record["container"]["left"] == []
+        payload = controller.lab.node(node).home / ".orch-node" / "payload"
+        written = [path for path in payload.rglob("*") if path.lstat().st_mode & 0o077]
+        assert not written, "the engine's umask was not replaced"
     facts = controller.manifest()["facts"]
     assert {facts[node]["container"]["digest"] for node in NODES} == {facts["node1"]["container"]["digest"]}
     controller.assert_all_bytes_are_home(*NODES)

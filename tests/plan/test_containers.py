@@ -79,6 +79,12 @@ def test_setup_lines_of_a_host_run_outside_and_its_variables_inside() -> None:
     assert "very-secret" in files["env.sh"] and "very-secret" not in files["container.sh"]
 
 
+def test_what_is_written_inside_is_private_whatever_the_umask_of_the_engine() -> None:
+    text = files_of(planned(CONTAINERS["docker"]))["env.sh"]
+    done = subprocess.run(["bash", "-c", "umask 022; " + text + "umask"], capture_output=True, text=True, check=True)
+    assert done.stdout == "0077\n"
+
+
 def test_a_choice_replaces_engine_and_image_and_keeps_mounts_and_limits() -> None:
     host = Host("gpu1", "10.0.0.1", gpus=0, container=CONTAINERS["podman"] | {"mounts": ["/data"]})
     chosen = container_of(host, "docker:other:1")
