@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.cli.options import open_frameworks, print_json
+from orchestrator.results.numbers.rounding import percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +78,9 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
         for bar in stage.bars:
             place = " ".join(f"{name}={value}" for name, value in bar.at.items())
             limits = [
-                f"{share:.0%} slower than {than}" for share, than in ((bar.peers, "peers"), (bar.earlier, "before")) if share
+                f"{percent(share)} slower than {than}"
+                for share, than in ((bar.peers, "peers"), (bar.earlier, "before"))
+                if share
             ]
             typer.echo(f"    bar: {' '.join(filter(None, (bar.metric, place)))}, at most {' and '.join(limits)}")
     for name, reason in left_out.items():

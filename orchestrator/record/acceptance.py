@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -165,8 +166,8 @@ def earlier_values(value: Any) -> Mapping[str, Any]:
         for measurement in value["measured"].values():
             text(measurement["spec"])
             for numbers in measurement["units"].values():
-                if not all(type(number) in (int, float) and number > 0 for number in numbers):
-                    raise ValueError("measured: got no number above 0")
+                if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+                    raise ValueError("measured: got no finite number")
     elif value != {}:
         raise TypeError(f"got {type(value).__name__}")
     read: Mapping[str, Any] = value

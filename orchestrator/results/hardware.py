@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "conditions_of", "differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "loaded", "loaded_in",
-    "devices_of_node", "of_gpus", "on_host", "quiet", "slowed", "slowed_in", "unsteady_in",
+    "device_names", "devices_of_node", "of_gpus", "on_host", "quiet", "slowed", "slowed_in", "unsteady_in",
 ]  # fmt: skip
 
 _WORTH = 0.05
@@ -252,7 +252,7 @@ def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
     parts: dict[str, None] = {}
     for run in runs:
         seen = run.observed
-        parts |= dict.fromkeys(_device_names(seen.get("devices")) or _preflight_devices(run, spec.device))
+        parts |= dict.fromkeys(device_names(seen.get("devices")) or _preflight_devices(run, spec.device))
         if seen.get("framework_version"):
             parts[f"{seen.get('framework', spec.framework)} {seen['framework_version']}"] = None
             versions = {name: seen.get(name) for name in _TITLES}
@@ -286,7 +286,7 @@ def _preflight_versions(run: RunResult) -> dict[str, Any]:
     return merged
 
 
-def _device_names(devices: Any) -> list[str]:
+def device_names(devices: Any) -> list[str]:
     """Return the names in ``{"H200": 8}``, ``[["H200", 8]]``, ``[{"name": "H200", "count": 8}]`` or ``["H200"]``."""
     names = []
     for item in devices if isinstance(devices, (list, tuple, Mapping)) else ():

@@ -212,10 +212,10 @@ def _verify_complete(
     if len(by_source) == count:
         return
     missing = [name for name in sources if name not in by_source]
-    words = f"; none of {metric.scope} {fold(missing)}" if missing else ""
+    words = f"; none of {'rank ' if metric.scope == 'rank' else ''}{fold(missing)}" if missing else ""
     hint = f"each {metric.scope} must print it; log.files must name the logs of all, and log.nodes be every"
     message = f"expected {metric.name}{_at(metric, key)} of {count} {metric.scope}s, got it of {len(by_source)}{words}"
-    raise _invalid(message, next(iter(sources.values())).log, hint)
+    raise _invalid(message, sources[missing[0] if missing else next(iter(sources))].log, hint)
 
 
 def _over(metric: Metric, numbers: Sequence[float], log: Log) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from orchestrator.plan import Limits
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.request import planned, request_of
+from orchestrator.plan.spec import RunSpec
 from orchestrator.plan.suite import choices_of, suite_of
 from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord, Attempt
 from orchestrator.record.benchfile import bench_record
@@ -55,8 +56,14 @@ def acceptance(
     earlier: Mapping[str, Any] | None = None,
     suite: str = SUITE,
     device: str = "NVIDIA H200",
+    other: Mapping[str, str] | None = None,
+    scaled: Callable[[RunSpec, int], float] = lambda spec, rank: 1.0,
 ) -> AcceptanceDir:
-    """Return an acceptance of its ``gemm`` stage. ``tflops`` has the values of ranks over repeats; others have `STEADY`."""
+    """Return an acceptance of its ``gemm`` stage. ``tflops`` has the values of ranks over repeats; others have `STEADY`.
+
+    ``other`` has the device of hosts that have none like ``device``; ``scaled`` returns the factor by which a configuration is
+    faster on a rank.
+    """
     hosts, document = hosts_of(nodes, gpus), yamlfile.loads(suite, "small.yaml")
     stage = suite_of(document, "small", "cuda").stages[1]
     folder = open_framework("gemm")
@@ -82,22 +89,24 @@ def acceptance(
         earlier=earlier or {},
     )
     made = AcceptanceDir.create(root, record)
-    made.write_checks({host.name: FACTS for host in hosts}, [dict(check) for check in checks])
+    names = {host.name: (other or {}).get(host.name, device) for host in hosts}
+    facts = {host: {**FACTS, "gpus": [{"index": "0", "name": name}]} for host, name in names.items()} if other else {}
+    facts = facts or {host.name: FACTS for host in hosts}
+    made.write_checks(facts, [dict(check) for check in checks])
     content = bench_record(plan, {}, hosts, "cluster.yaml", (), Limits(), (), ("orch", "accept"))
     bench = BenchDir.create(made.path, content.as_dict())
     for run in plan.planned():
         decided = plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=29500)
-        manifest = manifest_of(decided, run.folder, plan.bench_id, {host.name: FACTS for host in hosts})
+        manifest = manifest_of(decided, run.folder, plan.bench_id, facts)
         outcome = {"state": "finished", "error": None, "clean": {}}
         directory = bench.run(run.run_id)
         directory.write_manifest({**manifest, "outcome": outcome})
-        world = nodes * gpus
         for node, host in enumerate(hosts):
             ranks = range(node * gpus, (node + 1) * gpus)
             logs = {"node.out": "", "node.err": ""}
             for rank in ranks:
                 value = tflops.get(rank, STEADY)[run.repeat - 1] * (1 + 0.0003 * ((rank * 7 + run.repeat) % 5))
-                logs[f"rank-{rank}.out"] = _log(rank, node, gpus, world, value, device)
+                logs[f"rank-{rank}.out"] = _log(rank, gpus, value * scaled(run.spec, rank), list(names.values()))
                 logs[f"rank-{rank}.err"] = ""
             data = {file: text.encode() for file, text in logs.items()}
             for file, content_of_file in data.items():
@@ -107,13 +116,16 @@ def acceptance(
     return made
 
 
-def _log(rank: int, node: int, gpus: int, world: int, tflops: float, device: str) -> str:
+def _log(rank: int, gpus: int, tflops: float, devices: Sequence[str]) -> str:
+    """Return the log of a rank; ``devices`` are the names by node."""
+    node, world = rank // gpus, gpus * len(devices)
     place = f"rank={rank} local_rank={rank % gpus} world_size={world} node_rank={node} host=box{node} pid={100 + rank}"
-    text = f"orch {place} device={device}\n"
+    text = f"orch {place} device={devices[node]}\n"
     text += f"orch gemm size=8192 calls=400 time_s=0.001 min_time_s=0.001 tflops={tflops:.4f}\n"
+    counts = [{"name": name, "count": gpus * devices.count(name)} for name in dict.fromkeys(devices)]
     facts = {
-        "world_size": world, "ranks": list(range(world)), "hosts": [f"box{n}" for n in range(world // gpus)],
-        "devices": [{"name": device, "count": world}], "steps": 6, "warmup_steps": 2, "model": "gemm", "dtype": "bf16",
+        "world_size": world, "ranks": list(range(world)), "hosts": [f"box{n}" for n in range(len(devices))],
+        "devices": counts, "steps": 6, "warmup_steps": 2, "model": "gemm", "dtype": "bf16",
         "framework": "pytorch", "framework_version": "2.11.0", "nccl": None, "simulated": False, "sizes": "8192", "remarks": [],
     }  # fmt: skip
     return text + (f"orch done {json.dumps(facts)}\n" if rank == 0 else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,9 +13,10 @@ from orchestrator.analysis.accept.units import CLUSTER, Group, Unit
 from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.plan.suite import Reference
 from orchestrator.results import interval, median
-from orchestrator.results.numbers.intervals import change_interval
-from orchestrator.results.numbers.peers import LEVEL, SUSPECT, against_peers
-from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.intervals import Interval, change_interval, plain_interval
+from orchestrator.results.numbers.peers import LEVEL, SUSPECT, Peers, against_peers, least_named
+from orchestrator.results.numbers.peers import Unit as PeerUnit
+from orchestrator.results.numbers.rounding import percent, written
 
 __all__ = ["against_earlier", "against_others", "against_references", "confirmed", "measured"]
 
@@ -23,46 +24,101 @@ _WORTH = 0.30
 """A comparison with peers that could not have named a node this much slower decides nothing, on GPUs."""
 _WORTH_ON_CPU = 2.0
 MORE = "more repeats of this stage, on otherwise idle nodes"
+_FIGURE = "a reference figure of this device, or more nodes"
 
 
-def against_others(stage: str, group: Group, margin: float, comparisons: int, on_cpu: bool) -> Judged | None:
-    """Judge each unit by its peers. None if there are too few of them, or of their repeats, for a comparison."""
-    hosts = tuple(dict.fromkeys(host for unit in group.units for host in unit.hosts))
-    bar = f"{group.title}: none certainly more than {margin:.0%} slower than its peers"
-    source = f"robust comparison of {len(group.units)} units, {LEVEL:.0%} for all comparisons together"
-    values = {unit.name: unit.values for unit in group.units}
-    peers = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=group.lower_is_better)
+def against_others(stage: str, group: Group, margin: float, comparisons: int, on_cpu: bool) -> Judged | str:
+    """Judge each unit by its peers. Return why not if there are too few of them, or of their repeats, for a comparison."""
+    silent = _silent(group)
+    units = [unit for unit in group.units if unit.name not in silent]
+    if any(value <= 0 for unit in units for value in unit.values):
+        return "values of 0 or below have no ratio"
+    if len(units) < 3 or min(len(unit.values) for unit in units) < 2:
+        repeats = min((len(unit.values) for unit in units), default=0)
+        return f"{len(units)} nodes or devices with values, {repeats} repeats: three and two are needed"
+    if len({len(unit.values) for unit in units}) > 1:
+        return "not every node or device has a value in every repeat"
+    values = {unit.name: unit.values for unit in units}
+    lower = group.lower_is_better
+    peers = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=lower)
     if peers is None:
-        return None
+        raise AssertionError("these units can be compared")
     findings = []
     for unit in group.units:
-        judged = peers.units[unit.name]
-        if judged.suspect:
-            text = f"{group.title}: {judged.slower:.1%} slower than its peers (95 %: {_reach(judged.interval)})"
-            verdict, decides = (FAIL, "") if judged.named else (UNDECIDED, MORE)
-            findings.append(Finding("node", unit.name, unit.hosts, verdict, text, decides, group.runs))
-    worst = max(unit.slower for unit in peers.units.values())
-    got = f"at most {max(0.0, worst):.1%} slower; a unit {peers.seen:.0%} slower would have been named"
-    if peers.seen > (_WORTH_ON_CPU if on_cpu else _WORTH) and not any(finding.verdict == FAIL for finding in findings):
-        text = f"{group.title}: noise of {peers.noise:.0%} hides everything below {peers.seen:.0%}"
-        findings.append(Finding("cluster", CLUSTER, hosts, UNDECIDED, text, MORE, group.runs))
-    return Judged(stage, "peers", bar, got, source, hosts, tuple(findings))
+        found = silent.get(unit.name) or _by_peers(group, peers.units[unit.name])
+        if found:
+            verdict, text, decides = found
+            findings.append(Finding("node", unit.name, unit.hosts, verdict, f"{group.title}: {text}", decides, group.runs))
+    seen = least_named(values, margin=margin, comparisons=comparisons, lower_is_better=lower)
+    hosts = tuple(dict.fromkeys(host for unit in group.units for host in unit.hosts))
+    findings += _of_all(group, peers, hosts, seen, on_cpu, any(finding.verdict == FAIL for finding in findings))
+    worst = max(0.0, *(unit.slower for unit in peers.units.values()))
+    least = f"a unit {percent(seen, up=True)} slower" if math.isfinite(seen) else "no unit, however slow,"
+    return Judged(
+        stage,
+        "peers",
+        f"{group.title}: none more than {percent(margin)} slower than its peers, and certainly slower",
+        f"at most {worst:.1%} slower; {least} would have been named",
+        f"robust comparison of {len(units)} units, {LEVEL:.0%} for all comparisons with peers together",
+        hosts,
+        tuple(findings),
+    )
+
+
+def _silent(group: Group) -> dict[str, tuple[str, str, str]]:
+    """Return verdict, text and what decides of the units that have a rate of 0 or below, where others have a number."""
+    without = {unit.name: sum(value <= 0 for value in unit.values) for unit in group.units}
+    if group.lower_is_better or 2 * sum(map(bool, without.values())) >= len(without):
+        return {}
+    found = {}
+    for unit in group.units:
+        if count := without[unit.name]:
+            text = f"0 or below in {count} of {len(unit.values)} repeats, where its peers have a number"
+            found[unit.name] = (FAIL, text, "") if count == len(unit.values) > 1 else (UNDECIDED, text, MORE)
+    return found
+
+
+def _by_peers(group: Group, judged: PeerUnit) -> tuple[str, str, str] | None:
+    """Return verdict, text and what decides of a unit; None if it passes."""
+    text = f"{judged.slower:.1%} slower than its peers (95 %: {_reach(judged.interval)})"
+    if judged.suspect:
+        return (FAIL, text, "") if judged.named else (UNDECIDED, text, MORE)
+    if judged.apart:
+        return UNDECIDED, f"{text}, which differ as much among themselves", _FIGURE
+    return None
+
+
+def _of_all(
+    group: Group, peers: Peers, hosts: tuple[str, ...], seen: float, on_cpu: bool, has_failed: bool
+) -> Iterator[Finding]:
+    """Yield why a comparison as a whole decides nothing: its noise, or that the typical unit may be a slow one."""
+    ahead = [name for name, unit in peers.units.items() if unit.ahead]
+    if len(ahead) >= len(peers.units) / 3:
+        least = min(1 / (1 + peers.units[name].slower) - 1 for name in ahead)
+        text = f"{group.title}: {len(ahead)} of {len(peers.units)} are {least:.1%} faster than the typical one or more"
+        text += f": {', '.join(ahead[:4])}{' …' if len(ahead) > 4 else ''}; the others may be slow"
+        yield Finding("cluster", CLUSTER, hosts, UNDECIDED, text, _FIGURE, group.runs)
+    if seen > (_WORTH_ON_CPU if on_cpu else _WORTH) and not has_failed:
+        below = f"everything below {percent(seen, up=True)}" if math.isfinite(seen) else "everything"
+        text = f"{group.title}: noise of {percent(peers.noise)} hides {below}"
+        yield Finding("cluster", CLUSTER, hosts, UNDECIDED, text, MORE, group.runs)
 
 
 def confirmed(judged: Sequence[Judged]) -> list[Judged]:
     """Return the judgements with those units failed that are suspect among their peers in two stages or more.
 
     A unit is suspect by chance in one of N units times bars at a level of `SUSPECT`; the same unit in two measurements, which
-    are independent of each other, in less than `LEVEL` of acceptances."""
+    are independent of each other, in less than `LEVEL` of acceptances. By what equal units differ it may be in both: one that
+    is slow only where its peers differ as much stays open."""
     stages: dict[str, set[str]] = {}
     for bar in judged:
         for finding in bar.findings if bar.kind == "peers" else ():
-            if finding.kind == "node":
+            if finding.kind == "node" and finding.decides != _FIGURE:
                 stages.setdefault(finding.subject, set()).add(bar.stage)
 
     def decided(finding: Finding) -> Finding:
         together = sorted(stages.get(finding.subject, ())) if finding.kind == "node" else []
-        if finding.verdict != UNDECIDED or len(together) < 2:
+        if finding.verdict != UNDECIDED or finding.decides == _FIGURE or len(together) < 2:
             return finding
         return replace(finding, verdict=FAIL, text=f"{finding.text}, as in {' and '.join(together)}", decides="")
 
@@ -89,56 +145,83 @@ def _by_reference(stage: str, group: Group, units: Sequence[Unit], reference: Re
     findings = []
     for unit in units:
         value = median(unit.values)
-        missed = value > limit if group.lower_is_better else value < limit
-        wide = interval(unit.values, 1 - 2 * LEVEL / max(comparisons, 1)) if len(unit.values) > 1 else None
-        certainly = wide is not None and (wide.low > limit if group.lower_is_better else wide.high < limit)
-        if missed:
+        if value > limit if group.lower_is_better else value < limit:
             text = f"{group.title}: {written(value)} {group.unit}, expected {sign} {written(limit)}"
-            verdict, decides = (FAIL, "") if certainly else (UNDECIDED, MORE)
-            kind, subject = ("cluster", CLUSTER) if unit.name == CLUSTER else ("node", unit.name)
-            findings.append(Finding(kind, subject, unit.hosts, verdict, text, decides, group.runs))
+            is_certain = _misses(unit.values, limit, group.lower_is_better, 1 - 2 * LEVEL / max(comparisons, 1))
+            findings.append(_finding(unit, text, group, is_certain))
     values = [median(unit.values) for unit in units]
     hosts = tuple(dict.fromkeys(host for unit in units for host in unit.hosts))
-    figure = f"{written(reference.value)} {group.unit}, {reference.tolerance:.0%} tolerated"
+    figure = f"{written(reference.value)} {group.unit}, {percent(reference.tolerance)} tolerated"
     bar = f"{group.title}: {sign} {written(limit)} {group.unit} on {reference.device} ({figure})"
     got = f"{written(min(values))} to {written(max(values))} {group.unit}"
     return Judged(stage, "reference", bar, got, reference.source, hosts, tuple(findings))
 
 
-def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str, Any], comparisons: int) -> Judged | None:
-    """Judge each unit by itself in the last accepted run, if that measured the same."""
-    before = earlier["measured"].get(_name(stage, group)) if earlier else None
+def _misses(values: Sequence[float], limit: float, lower_is_better: bool, level: float) -> bool:
+    """Return True if the interval of the typical value lies beyond the limit."""
+    of_sign = interval if min(values) > 0 else plain_interval
+    wide = of_sign(values, level) if len(values) > 1 else None
+    return wide is not None and (wide.low > limit if lower_is_better else wide.high < limit)
+
+
+def _finding(unit: Unit, text: str, group: Group, is_certain: bool) -> Finding:
+    """Return what is said of a unit that does not hold its bar, certainly or not."""
+    verdict, decides = (FAIL, "") if is_certain else (UNDECIDED, MORE)
+    return Finding(unit.kind, unit.name, unit.hosts, verdict, text, decides, group.runs)
+
+
+def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str, Any], comparisons: int) -> Judged | str:
+    """Judge each unit by itself in the last accepted run; return why not if that did not measure the same."""
+    if not earlier:
+        return "no acceptance of these hosts with this suite has passed before"
+    before = earlier["measured"].get(_name(stage, group))
     if before is None or before["spec"] != _spec(group):
-        return None
-    findings, ratios = [], []
+        return f"{earlier['id']} did not measure this with the same settings"
+    findings, ratios, missing = [], [], []
     for unit in group.units:
-        old = before["units"].get(unit.name)
-        if not old or min(len(old), len(unit.values)) < 2:
-            continue
-        ratio = median(unit.values) / median(old)
-        slower = ratio if group.lower_is_better else 1 / ratio
-        ratios.append(slower)
-        if slower <= 1 + share:
-            continue
-        certain, likely = (_is_slower(old, unit, group, level / max(comparisons, 1)) for level in (LEVEL, SUSPECT))
-        if certain or likely:
-            text = f"{group.title}: {slower - 1:.1%} slower than in {earlier['id']}"
-            kind, subject = ("cluster", CLUSTER) if unit.name == CLUSTER else ("node", unit.name)
-            verdict, decides = (FAIL, "") if certain else (UNDECIDED, MORE)
-            findings.append(Finding(kind, subject, unit.hosts, verdict, text, decides, group.runs))
-    if not ratios:
-        return None
-    hosts = tuple(dict.fromkeys(host for unit in group.units for host in unit.hosts))
-    bar = f"{group.title}: none certainly more than {share:.0%} slower than when it was last accepted"
-    got = f"{min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%} slower"
+        old = before["units"].get(unit.name) or ()
+        if min(len(old), len(unit.values)) < 2 or min(old) <= 0 or (group.lower_is_better and min(unit.values) <= 0):
+            missing.append(unit.name)
+        elif min(unit.values) <= 0:
+            text = f"{group.title}: {written(median(unit.values))} {group.unit}, {written(median(old))} in {earlier['id']}"
+            findings.append(_finding(unit, text, group, max(unit.values) <= 0))
+        else:
+            slower, judged = _slower(old, unit, group, share, comparisons)
+            ratios.append(slower)
+            if judged:
+                is_certain, text = judged
+                findings.append(_finding(unit, f"{group.title}: {text} than in {earlier['id']}", group, is_certain))
+    if not ratios and not findings:
+        return f"two values above 0 of each are needed, here and in {earlier['id']}"
+    hosts = tuple(dict.fromkeys(host for unit in group.units if unit.name not in missing for host in unit.hosts))
+    bar = f"{group.title}: none more than {percent(share)} slower than when it was last accepted, and certainly slower"
+    got = f"{_more(min(ratios))} to {_more(max(ratios))}" if ratios else "no number above 0"
+    got += f"; not compared: {', '.join(missing)}" if missing else ""
     return Judged(stage, "earlier", bar, got, f"acceptance {earlier['id']}", hosts, tuple(findings))
 
 
-def _is_slower(old: Sequence[float], unit: Unit, group: Group, level: float) -> bool:
-    reach = change_interval(list(old), list(unit.values), 1 - 2 * level)
-    if reach is None:
-        return False
-    return reach.low > 1 if group.lower_is_better else reach.high < 1
+def _slower(
+    old: Sequence[float], unit: Unit, group: Group, share: float, comparisons: int
+) -> tuple[float, tuple[bool, str] | None]:
+    """Return how many times slower a unit is than before; and, if that is more than the share allows and at least likely,
+    whether it is certain, and in words."""
+
+    def reach(level: float) -> Interval | None:
+        found = change_interval(list(old), list(unit.values), level)
+        return found if found is None or group.lower_is_better else Interval(1 / found.high, 1 / found.low, level)
+
+    ratio = median(unit.values) / median(old)
+    slower = ratio if group.lower_is_better else 1 / ratio
+    reaches = [reach(1 - 2 * level / max(comparisons, 1)) for level in (LEVEL, SUSPECT)]
+    certain, likely = (found is not None and found.low > 1 for found in reaches)
+    shown = reach(0.95)
+    if slower <= 1 + share or not likely or shown is None:
+        return slower, None
+    return slower, (certain, f"{_more(slower)} (95 %: {shown.low - 1:.1%} to {shown.high - 1:.1%})")
+
+
+def _more(times: float) -> str:
+    return f"{times - 1:.1%} slower" if times >= 1 else f"{1 - times:.1%} faster"
 
 
 def measured(stage: str, group: Group) -> tuple[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from orchestrator.analysis.accept.units import CLUSTER, Group, groups_of
 from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
 from orchestrator.analysis.hang import hangs_of_bench
 from orchestrator.checks.facts import serials
+from orchestrator.inventory import fold
 from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, references_of, suite_of
 from orchestrator.record import BenchDir
 from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord
@@ -31,6 +32,8 @@ __all__ = ["Certificate", "NodeVerdict", "StageRun", "certificate_of"]
 
 SCHEMA = 1
 """Of certificate.json. 1: first version."""
+_PEERS = "peers"
+_UNJUDGED = "no bar was about it or could be judged, and passed checks and runs alone accept no node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,8 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
     not_tested = {**_not_tested(record, suite, made, bool(facts)), **not_compared}
     findings = [finding for bar in judged for finding in bar.findings]
     nodes = tuple(replace(node, seen=tuple(seen.get(node.host, ()))) for node in _nodes(record, facts, judged, findings))
+    if unjudged := [node.host for node in nodes if node.why == (_UNJUDGED,)]:
+        not_tested[fold(unjudged)] = _UNJUDGED
     verdict = worst([*(finding.verdict for finding in findings), *(node.verdict for node in nodes)])
     if verdict == PASS and (not made or set(record.stages) - set(record.over)):
         verdict = UNDECIDED
@@ -187,7 +192,7 @@ def _bars(
 ) -> tuple[dict[str, Any], list[Judged], dict[str, str]]:
     """Return the values that bars are about, the judgement of each bar, and why nodes could not be compared by others."""
     groups: list[tuple[SuiteStage, Bar, Group]] = []
-    judged: list[Judged | None] = []
+    judged: list[Judged] = []
     for of_stage in made:
         for bar in of_stage.stage.bars:
             about = groups_of(of_stage.bench, of_stage.summary, of_stage.results, bar)
@@ -196,22 +201,28 @@ def _bars(
                 judged.append(_without_value(of_stage, bar))
     # All comparisons of one kind together are one family, of which 1 % is the chance of any false accusation.
     family = sum(len(group.units) for _, bar, group in groups if bar.peers)
-    unit_count = sum(len(group.units) for _, _, group in groups)
+    by_name = {measured(stage.name, group)[0]: (stage, group) for stage, _, group in groups}
+    unit_count = sum(len(group.units) for _, group in by_name.values())
     not_compared: dict[str, str] = {}
     for stage, bar, group in groups:
+        outcomes: dict[str, Judged | str] = {}
         if bar.peers:
-            by_peers = against_others(stage.name, group, bar.peers, family, record.device == "cpu")
-            judged.append(by_peers)
-            if by_peers is None:
-                units = f"{len(group.units)} nodes or devices, {len(group.units[0].values)} repeats"
-                not_compared[f"{stage.name}, {group.title} against peers"] = f"{units}: three and two are needed"
-        judged += against_references(stage.name, group, references, unit_count)
+            outcomes[_PEERS] = against_others(stage.name, group, bar.peers, family, record.device == "cpu")
         if bar.earlier:
-            judged.append(against_earlier(stage.name, group, bar.earlier, record.earlier, unit_count))
+            outcomes["the last acceptance"] = against_earlier(stage.name, group, bar.earlier, record.earlier, unit_count)
+        for against, outcome in outcomes.items():
+            if isinstance(outcome, str):
+                of_group = f"{stage.name}, {group.title} " if record.earlier or against == _PEERS else ""
+                not_compared[f"{of_group}against {against}"] = outcome
+            else:
+                judged.append(outcome)
+    for stage, group in by_name.values():
+        judged += against_references(stage.name, group, references, unit_count)
     for of_stage in made:
-        judged += [by_links(of_stage.stage.name, of_stage.results, record.device == "cpu"), *_expected(of_stage)]
-    values = dict(measured(stage.name, group) for stage, _, group in groups)
-    return values, confirmed([bar for bar in judged if bar]), not_compared
+        links = by_links(of_stage.stage.name, of_stage.results, record.device == "cpu")
+        judged += [*([links] if links else []), *_expected(of_stage)]
+    values = dict(measured(stage.name, group) for stage, group in by_name.values())
+    return values, confirmed(judged), not_compared
 
 
 def _without_value(made: _Made, bar: Bar) -> Judged:
@@ -268,6 +279,6 @@ def _nodes(
         own = [finding for finding in findings if finding.kind == "node" and host in finding.hosts]
         was_tested = any(host in bar.hosts for bar in judged if bar.kind not in ("checks", "runs", "lost links"))
         verdict = worst(finding.verdict for finding in own) if own or was_tested else UNDECIDED
-        why = tuple(dict.fromkeys(f"{finding.text}" for finding in own)) or (() if was_tested else ("no bar was about it",))
+        why = tuple(dict.fromkeys(f"{finding.text}" for finding in own)) or (() if was_tested else (_UNJUDGED,))
         nodes.append(NodeVerdict(host, address, serials(facts.get(host, {})), verdict, why))
     return tuple(nodes)

@@ -38,7 +38,9 @@ def by_checks(stage: str, checks: Sequence[Mapping[str, str]], names: Sequence[s
             decides = f"{check['hint']}; or state under expect: in the inventory what is right" if is_open else ""
             findings.append(Finding("node", check["host"], (check["host"],), UNDECIDED if is_open else FAIL, text, decides))
     rest = sorted({check["name"] for check in chosen if check["verdict"] == "warning"} - _ABOUT_THE_NODE)
-    got = f"{len(chosen)} checks of {len(hosts)} nodes" + (f"; warnings of {', '.join(rest)} are not judged" if rest else "")
+    got = f"{len(chosen)} checks of {len(hosts)} node{'s' if len(hosts) != 1 else ''}" + (
+        f"; warnings of {', '.join(rest)} are not judged" if rest else ""
+    )
     return Judged(stage, "checks", "no check fails, and no node differs from most", got, "docs/preflight.md", tuple(hosts),
                   tuple(findings))  # fmt: skip
 
@@ -118,6 +120,7 @@ def by_runs(stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Se
             refused = _failure(error.host, f"refused before its first run: {error.message}", ())
             is_open = error.kind == "node_busy"  # whoever holds it, it is not the node's fault
             findings.append(replace(refused, verdict=UNDECIDED, decides="wait until it is free") if is_open else refused)
+    failed: dict[tuple[str, str], list[str]] = {}
     for run in results:
         if run.has_failed:
             failure = run.error
@@ -125,9 +128,10 @@ def by_runs(stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Se
             words += f": {failure.cause}" if failure and failure.cause else ""
             host = failure.host if failure else ""
             is_to_blame = blames and not isinstance(failure, DataError)
-            findings.append(
-                _failure(host if is_to_blame else "", words if is_to_blame or not host else f"{host}: {words}", (run.run_id,))
-            )
+            named = (host, words) if is_to_blame or not host else ("", f"{host}: {words}")
+            failed.setdefault(named, []).append(run.run_id)
+    for (host, words), runs in failed.items():
+        findings.append(_failure(host, words + (f", in {len(runs)} runs" if len(runs) > 1 else ""), tuple(runs)))
     good = sum(run.is_good for run in results)
     planned = len(bench.record().runs)
     if good < planned and not findings:

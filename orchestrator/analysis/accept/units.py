@@ -13,6 +13,7 @@ from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.results import RunResult
 from orchestrator.results.entries import Row
 from orchestrator.results.expectations import values_at
+from orchestrator.results.hardware import device_names, devices_of_node
 from orchestrator.results.summary import Summary
 
 __all__ = ["CLUSTER", "Group", "Unit", "groups_of"]
@@ -20,13 +21,15 @@ __all__ = ["CLUSTER", "Group", "Unit", "groups_of"]
 CLUSTER = "cluster"
 """The name of the only unit of a metric that is about all nodes together."""
 _APART = ("rank", "node")
+_OF_SHAPE = ("nodes", "gpus", "world_size")
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A node or device, or all nodes together, and its values over the repeats. ``device`` is the name of what computed, empty
-    if nodes have several kinds."""
+    """A node or device, or all nodes together (``kind`` is node or cluster), and its values over the repeats. ``device`` is the
+    name of what computed, empty if a node has several kinds or they are not known."""
 
+    kind: str
     name: str
     hosts: tuple[str, ...]
     values: tuple[float, ...]
@@ -36,8 +39,8 @@ class Unit:
 @dataclass(frozen=True, slots=True)
 class Group:
     """The units of one metric at one place, such as the matrices of one size in one type. ``at`` has the values that name the
-    place; ``spec`` identifies what was run, so that another acceptance can be compared. ``runs`` are the ids of the good
-    runs."""
+    place; ``key`` those of the metric, and those in which configurations of the bench differ; ``spec`` identifies what was run,
+    so that another acceptance can be compared. ``runs`` are the ids of the good runs."""
 
     framework: str
     model: str
@@ -61,26 +64,33 @@ class Group:
 def groups_of(bench: BenchDir, summary: Summary, results: Sequence[RunResult], bar: Bar) -> list[Group]:
     """Return the groups of units that a bar is about; none if no run has a number of its metric."""
     by_id = {run.run_id: run for run in results}
+    of_metric = [row for row in summary.rows if row.metric == bar.metric and row.n and row.value is not None]
+    values_of = {id(row): values_at(row, by_id[row.run_ids[0]]) for row in of_metric}
+    specs = [{name: text for name, text in values_of[id(row)].items() if name not in row.key} for row in of_metric]
+    differing = [name for name in _names(specs) if name not in _OF_SHAPE and len({spec.get(name) for spec in specs}) > 1]
     rows: dict[str, list[Row]] = {}
-    for row in summary.rows:
-        if row.metric == bar.metric and row.n and row.value is not None:
-            values = values_at(row, by_id[row.run_ids[0]])
-            if all(values.get(name) == value for name, value in bar.at.items()):
-                place = {name: value for name, value in values.items() if name not in _APART}
-                rows.setdefault(repr((row.simulated, sorted(place.items()))), []).append(row)
-    return [_group(bench, of_place, by_id) for of_place in rows.values()]
+    for row in of_metric:
+        values = values_of[id(row)]
+        if all(values.get(name) == value for name, value in bar.at.items()):
+            place = {name: value for name, value in values.items() if name not in _APART}
+            rows.setdefault(repr((row.simulated, sorted(place.items()))), []).append(row)
+    return [_group(bench, of_place, by_id, differing) for of_place in rows.values()]
 
 
-def _group(bench: BenchDir, rows: Sequence[Row], by_id: Mapping[str, RunResult]) -> Group:
+def _names(specs: Sequence[Mapping[str, str]]) -> dict[str, None]:
+    return dict.fromkeys(name for spec in specs for name in spec)
+
+
+def _group(bench: BenchDir, rows: Sequence[Row], by_id: Mapping[str, RunResult], differing: Sequence[str]) -> Group:
     first = rows[0]
     run = by_id[first.repeats[0].run_id]
     manifest = read_manifest(bench.run(run.run_id))
-    devices = run.observed.get("devices") or ()
-    device = str(devices[0].get("name", "")) if isinstance(devices, list) and len(devices) == 1 else ""
     units = []
     for row in rows:
-        name, hosts = _named(row.key, manifest)
-        units.append(Unit(name, hosts, tuple(repeat.value for repeat in row.repeats), device))
+        kind, name, hosts = _named(row.key, manifest)
+        device = _device(run, hosts)
+        units.append(Unit(kind, name, hosts, tuple(repeat.value for repeat in row.repeats), device))
+    at = {name: value for name, value in values_at(first, run).items() if name not in _APART}
     key = {name: as_written(value) for name, value in first.key.items() if name not in _APART}
     return Group(
         first.framework,
@@ -88,8 +98,8 @@ def _group(bench: BenchDir, rows: Sequence[Row], by_id: Mapping[str, RunResult])
         first.metric,
         first.unit,
         first.better == "lower",
-        {name: value for name, value in values_at(first, run).items() if name not in _APART},
-        key,
+        at,
+        {**key, **{name: at[name] for name in differing if name in at}},
         first.shape,
         manifest.spec.as_dict(),
         tuple(units),
@@ -97,14 +107,22 @@ def _group(bench: BenchDir, rows: Sequence[Row], by_id: Mapping[str, RunResult])
     )
 
 
-def _named(key: Mapping[str, Any], manifest: Manifest) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the node or device that a row is about, and its hosts."""
+def _device(run: RunResult, hosts: Sequence[str]) -> str:
+    """Return the name of the devices of these hosts: what all ranks said, or the facts of each host if they differ."""
+    names = set(device_names(run.observed.get("devices")))
+    if len(names) > 1:
+        names = {name for host in hosts for name in devices_of_node(run.facts.get(host))}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _named(key: Mapping[str, Any], manifest: Manifest) -> tuple[str, str, tuple[str, ...]]:
+    """Return kind and name of the node or device that a row is about, and its hosts."""
     if "node" in key:
-        return str(key["node"]), (str(key["node"]),)
+        return "node", str(key["node"]), (str(key["node"]),)
     if "rank" not in key:
-        return CLUSTER, tuple(manifest.hosts)
+        return CLUSTER, CLUSTER, tuple(manifest.hosts)
     for slot in manifest.slots:
         if key["rank"] in slot.ranks:
             local = f" device {int(key['rank']) - slot.ranks.start}" if len(slot.ranks) > 1 else ""
-            return f"{slot.host}{local}", (slot.host,)
-    return f"rank {key['rank']}", ()
+            return "node", f"{slot.host}{local}", (slot.host,)
+    return "node", f"rank {key['rank']}", ()

@@ -15,7 +15,8 @@ are medians, which a slow third of the units does not move far. Degrees of freed
 
 A unit is named if its effect is larger than the margin and, at the level `LEVEL` for all comparisons together (C. E.
 Bonferroni, 1936), larger than 0. It is suspect if the same holds at `SUSPECT`. The worst unit is named first and is then left
-out of what the others are compared with.
+out of what the others are compared with. Where units differ among themselves as much, as when half of them are slow, it is
+neither, and apart: larger than the margin, and certainly larger than 0 if only the noise of repeats is counted.
 
 >>> alike = {f"node{n}": [100 + n % 3, 101 - n % 2, 100.0, 101.0, 100.5] for n in range(1, 9)}
 >>> judged = against_peers(alike | {"node9": [88.0, 89.0, 88.5, 88.2, 89.1]}, margin=0.03)
@@ -26,15 +27,16 @@ out of what the others are compared with.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import median
 
-__all__ = ["LEVEL", "PRIOR", "SUSPECT", "Peers", "Unit", "against_peers"]
+__all__ = ["LEVEL", "PRIOR", "SUSPECT", "Peers", "Unit", "against_peers", "least_named"]
 
 LEVEL = 0.01
 """The chance that any unit at all is named although all are equal, over all comparisons of an acceptance."""
@@ -55,29 +57,34 @@ _MOST_OF = 0.8
 """A slow unit is slower by half the margin in at least this share of the repeats."""
 _LEAST = 1e-4
 """Values that are this close are equal, however closely repeats agree."""
+_TRIED, _OF_TRIED, _STEPS = 9, 0.9, 10
+"""Units that are made slower on paper, the share of them that is to be named, and bisections of by how much."""
+_LARGEST = math.log(1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """How much slower a node or device is than its peers (``slower``, a share: 0.05 is 5 % more time), and the 95 % interval
-    of that. ``named``: certainly slower than its peers, by more than the margin; ``suspect``: probably."""
+    of that. ``named``: slower by more than the margin, and certainly slower than its peers; ``suspect``: probably;
+    ``apart``: slower by more than the margin than the typical peer, not by noise, whatever peers differ by among themselves.
+    ``ahead`` is the same for a unit that is faster."""
 
     slower: float
     interval: Interval
     named: bool
     suspect: bool
+    apart: bool
+    ahead: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
     """The units by name. ``noise`` and ``spread`` are the standard deviations of one measurement and of equal units, as
-    shares; a unit that is slower by ``seen`` would have been named nine times out of ten. ``repeats`` is how often each was
-    measured."""
+    shares; ``repeats`` is how often each was measured."""
 
     units: Mapping[str, Unit]
     noise: float
     spread: float
-    seen: float
     repeats: int
 
 
@@ -91,9 +98,7 @@ def against_peers(
     counts = {len(of_unit) for of_unit in values.values()}
     if len(values) < 3 or len(counts) != 1 or min(counts) < 2 or any(v <= 0 for unit in values.values() for v in unit):
         return None
-    sign = 1.0 if lower_is_better else -1.0
-    logs = {name: [sign * math.log(value) for value in of_unit] for name, of_unit in values.items()}
-    several = max(comparisons, len(values))
+    logs, several = _logarithms(values, lower_is_better), max(comparisons, len(values))
     named: dict[str, Unit] = {}
     while True:
         peers = _judged(logs, [name for name in logs if name not in named], margin, several)
@@ -103,6 +108,48 @@ def against_peers(
         if not worst or len(named) + 1 > len(values) / 3:
             return replace(peers, units={**peers.units, **named})
         named[worst] = peers.units[worst]
+
+
+def least_named(
+    values: Mapping[str, Sequence[float]], *, margin: float, comparisons: int = 0, lower_is_better: bool = False
+) -> float:
+    """Return by how much a unit would have had to be slower, as a share, for `against_peers` to name it: nine in ten of those
+    units that it does not name, each made slower in turn by that share in all of its repeats. Infinite if none would do.
+
+    Takes what `against_peers` takes and can judge."""
+    judged = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=lower_is_better)
+    if judged is None:
+        raise ValueError("expected values that can be compared")
+    logs, several = _logarithms(values, lower_is_better), max(comparisons, len(values))
+    peers = sorted((name for name in logs if not judged.units[name].named), key=lambda name: judged.units[name].slower)
+    tried = [peers[round(place * (len(peers) - 1) / (_TRIED - 1))] for place in range(_TRIED)] if len(peers) > _TRIED else peers
+
+    def is_named(name: str, shift: float) -> bool:
+        slowed = {**logs, name: [log + shift for log in logs[name]]}
+        return _judged(slowed, peers, margin, several).units[name].named
+
+    shifts = sorted(_least_shift(partial(is_named, name)) for name in tried)
+    return math.expm1(shifts[math.ceil(_OF_TRIED * len(shifts)) - 1])
+
+
+def _least_shift(is_named: Callable[[float], bool]) -> float:
+    """Return the least shift of logarithms at which a unit is named, rounded up; infinite if none is large enough."""
+    high = 0.001
+    while not is_named(high):
+        high *= 2
+        if high > _LARGEST:
+            return math.inf
+    low = high / 2
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_named(middle) else (middle, high)
+    return high
+
+
+def _logarithms(values: Mapping[str, Sequence[float]], lower_is_better: bool) -> dict[str, list[float]]:
+    """Return logarithms that are larger for a slower unit."""
+    sign = 1.0 if lower_is_better else -1.0
+    return {name: [sign * math.log(value) for value in of_unit] for name, of_unit in values.items()}
 
 
 def _judged(logs: Mapping[str, Sequence[float]], peers: Sequence[str], margin: float, comparisons: int) -> Peers:
@@ -118,19 +165,26 @@ def _judged(logs: Mapping[str, Sequence[float]], peers: Sequence[str], margin: f
     scatter = _OF_DISTANCES * median([abs(effects[name] - centre) for name in peers])
     shown, natural = _EFFICIENCY * (len(peers) - 1), math.log1p(margin) / _NATURAL
     of_units = (PRIOR * natural**2 + shown * max(0.0, scatter**2 - of_noise)) / (PRIOR + shown)
-    free = (of_noise + of_units) ** 2 / (
-        of_noise**2 / (_EFFICIENCY * len(peers) * (repeats - 1)) + of_units**2 / (PRIOR + shown)
-    )
-    error = math.sqrt((of_noise + of_units) * (1 + _OF_MEDIAN / len(peers)))
+    free_of_noise = _EFFICIENCY * len(peers) * (repeats - 1)
+    free = (of_noise + of_units) ** 2 / (of_noise**2 / free_of_noise + of_units**2 / (PRIOR + shown))
     certain, likely, shown_t = (student(free, 1 - level) for level in (LEVEL / comparisons, SUSPECT / comparisons, 0.025))
+    of_level = 1 + _OF_MEDIAN / len(peers)
+    error = math.sqrt((of_noise + of_units) * of_level)
+    beyond_noise = student(free_of_noise, 1 - LEVEL / comparisons) * math.sqrt(of_noise * of_level)
+    least = math.log1p(margin)
+
+    def stands_out(name: str, sign: float) -> bool:
+        steadily = sum(sign * log > least / 2 for log in over[name]) >= _MOST_OF * repeats
+        return steadily and sign * effects[name] > least
+
     units = {}
     for name, effect in effects.items():
-        steadily = sum(log > math.log1p(margin) / 2 for log in over[name]) >= _MOST_OF * repeats
-        matters = effect > math.log1p(margin) and steadily
+        is_behind, is_ahead = stands_out(name, 1.0), stands_out(name, -1.0)
         reach = Interval(_share(effect - shown_t * error), _share(effect + shown_t * error), 0.95)
-        units[name] = Unit(_share(effect), reach, matters and effect > certain * error, matters and effect > likely * error)
-    seen = _share(max(math.log1p(margin), certain * error) + student(free, 0.9) * math.sqrt(of_noise))
-    return Peers(units, noise, math.sqrt(of_units), seen, repeats)
+        named, suspect = (is_behind and effect > t * error for t in (certain, likely))
+        apart, ahead = (is_so and abs(effect) > beyond_noise for is_so in (is_behind, is_ahead))
+        units[name] = Unit(_share(effect), reach, named, suspect, apart, ahead)
+    return Peers(units, noise, math.sqrt(of_units), repeats)
 
 
 def _share(effect: float) -> float:

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import math
+
 from orchestrator.results.numbers.throughput import published
 
-__all__ = ["written"]
+__all__ = ["percent", "written"]
 
 
 def written(value: float, separator: str = "") -> str:
@@ -19,3 +21,16 @@ def written(value: float, separator: str = "") -> str:
     """
     rounded = published(value)
     return f"{value:#.3g}" if value and abs(rounded) < 1 else f"{rounded + 0.0:{separator}.2f}"
+
+
+def percent(share: float, up: bool = False) -> str:
+    """Return a share in percent with three significant digits, or two and rounded up.
+
+    >>> percent(0.1), percent(0.004), percent(0.075), percent(13.37), percent(0.1417, up=True), percent(2.031, up=True)
+    ('10%', '0.4%', '7.5%', '1337%', '15%', '210%')
+    """
+    value = 100 * share
+    if up and value > 0:
+        unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+        value = math.ceil(round(value / unit, 6)) * unit
+    return f"{value:.0f}%" if abs(value) >= 100 else f"{value:.3g}%"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.accept import Certificate, certificate_of
-from orchestrator.analysis.accept.bars import confirmed
+from orchestrator.analysis.accept.bars import against_earlier, confirmed, measured
+from orchestrator.analysis.accept.units import Group, Unit
 from orchestrator.analysis.accept.verdicts import Finding, Judged
 from orchestrator.errors import RunError
 from orchestrator.record.acceptance import AcceptanceDir
@@ -36,7 +38,10 @@ def test_a_cluster_without_a_fault_passes_and_says_what_was_not_tested(tmp_path:
     certificate = certificate_of(acceptance(tmp_path, {}, nodes=4, gpus=2))
     assert (certificate.verdict, status(certificate)) == ("pass", 0)
     assert verdicts(certificate) == dict.fromkeys(("node1", "node2", "node3", "node4"), "pass")
-    assert certificate.not_tested == {"soak": "takes about 5h, 1h of the budget are left"}
+    assert certificate.not_tested == {
+        "soak": "takes about 5h, 1h of the budget are left",
+        "against the last acceptance": "no acceptance of these hosts with this suite has passed before",
+    }
     assert judged(certificate, "peers").got.endswith("would have been named")
     assert judged(certificate, "reference").source == "a table"
     assert certificate.nodes[0].serials == {"hostname": "box", "host key": "k", "boot id": "b", "cpu": "a cpu"}
@@ -172,9 +177,110 @@ def test_a_device_that_became_slower_fails_by_what_it_was(tmp_path: Path) -> Non
     slower = {rank: tuple(0.94 * value for value in STEADY) for rank in range(3)}
     later = certificate_of(acceptance(tmp_path / "july", slower, nodes=3, name="july", earlier=known))
     assert [finding.verdict for finding in judged(later, "earlier").findings] == ["fail"] * 3
-    other = SUITE.replace("steps: 6", "steps: 7")
+    assert re.search(r"6\.4% slower \(95 %: 6\.\d% to 6\.\d%\) than in may$", judged(later, "earlier").findings[0].text)
+    other = SUITE.replace("repeats: 5,", "repeats: 5, env: {LEVEL: low},")
     changed = certificate_of(acceptance(tmp_path / "other", slower, nodes=3, name="other", earlier=known, suite=other))
     assert "earlier" not in [bar.kind for bar in changed.judged]
+    (reason,) = [reason for name, reason in changed.not_tested.items() if "against the last acceptance" in name]
+    assert reason == "may did not measure this with the same settings"
+
+
+DEAD = (0.0,) * 5
+
+
+def test_a_device_that_computes_nothing_fails_by_every_bar_and_keeps_none_from_being_compared(tmp_path: Path) -> None:
+    before = certificate_of(acceptance(tmp_path / "may", {}, nodes=5, name="may"))
+    known: dict[str, Any] = {"id": "may", "measured": json.loads(json.dumps(before.as_dict()))["measured"]}
+    certificate = certificate_of(acceptance(tmp_path / "june", {1: DEAD, 2: SLOW}, nodes=5, name="june", earlier=known))
+    failed = {
+        kind: [finding.hosts[0] for finding in judged(certificate, kind).findings] for kind in ("peers", "reference", "earlier")
+    }
+    assert failed == dict.fromkeys(failed, ["node2", "node3"]) and certificate.verdict == "fail"
+    assert "0 or below in 5 of 5 repeats" in judged(certificate, "peers").findings[0].text
+    again: dict[str, Any] = {"id": "june", "measured": json.loads(json.dumps(certificate.as_dict()))["measured"]}
+    back = certificate_of(acceptance(tmp_path / "july", {}, nodes=5, name="july", earlier=again))
+    assert judged(back, "earlier").got.endswith("not compared: node2") and back.verdict == "pass"
+
+
+def test_zeros_of_all_devices_are_no_comparison_and_that_is_said(tmp_path: Path) -> None:
+    certificate = certificate_of(acceptance(tmp_path, dict.fromkeys(range(4), DEAD), nodes=4))
+    assert certificate.not_tested["gemm, gemm tflops_rank size=8192 against peers"] == "values of 0 or below have no ratio"
+    assert judged(certificate, "reference").verdict == "fail"
+
+
+AXIS = SUITE.replace("repeats: 5,", "repeats: 5, env: {LEVEL: [low, high]},")
+
+
+def test_configurations_of_a_stage_are_judged_each_by_itself_and_told_apart(tmp_path: Path) -> None:
+    before = certificate_of(acceptance(tmp_path / "may", {}, nodes=4, name="may", suite=AXIS))
+    known: dict[str, Any] = {"id": "may", "measured": json.loads(json.dumps(before.as_dict()))["measured"]}
+    assert len(known["measured"]) == 2
+    later = acceptance(
+        tmp_path / "june", {}, nodes=4, name="june", suite=AXIS, earlier=known,
+        scaled=lambda spec, rank: 0.5 if (spec.env["LEVEL"], rank) == ("low", 3) else 1.0,
+    )  # fmt: skip
+    bars = [bar for bar in certificate_of(later).judged if bar.kind == "earlier"]
+    assert {bar.bar.split(":")[0]: [finding.hosts for finding in bar.findings] for bar in bars} == {
+        "gemm tflops_rank size=8192 LEVEL=low": [("node4",)],
+        "gemm tflops_rank size=8192 LEVEL=high": [],
+    }
+
+
+def test_a_cluster_of_which_half_is_slow_is_open_and_no_stage_more_makes_it_fail(tmp_path: Path) -> None:
+    half = {rank: tuple(value / 1.5 for value in STEADY) for rank in (1, 2)}
+    certificate = certificate_of(acceptance(tmp_path, half, nodes=4, device="NVIDIA B300"))
+    bar = judged(certificate, "peers")
+    assert certificate.verdict == "undecided"
+    assert [finding.hosts for finding in bar.findings if finding.kind == "node"] == [("node2",), ("node3",)]
+    assert "which differ as much among themselves" in bar.findings[0].text
+    assert any("the others may be slow" in finding.text for finding in certificate.cluster)
+    twice = confirmed([bar, replace(bar, stage="memory")])
+    assert {finding.verdict for one in twice for finding in one.findings} == {"undecided"}
+
+
+def test_nodes_with_another_device_are_judged_by_its_figure(tmp_path: Path) -> None:
+    slow = dict.fromkeys(range(4), SLOW)
+    certificate = certificate_of(acceptance(tmp_path, slow, nodes=4, other={"node4": "NVIDIA B300"}))
+    assert [finding.hosts for finding in judged(certificate, "reference").findings] == [("node1",), ("node2",), ("node3",)]
+
+
+def test_shares_of_bars_are_written_as_they_are_judged(tmp_path: Path) -> None:
+    fine = SUITE.replace("peers: 3%", "peers: 0.4%")
+    bar = judged(certificate_of(acceptance(tmp_path, {}, nodes=4, suite=fine)), "peers")
+    assert "none more than 0.4% slower than its peers, and certainly slower" in bar.bar
+
+
+def test_two_bars_of_a_metric_judge_its_reference_once(tmp_path: Path) -> None:
+    bar = "{metric: tflops_rank, at: {size: 8192}, "
+    twice = SUITE.replace(f"bars: [{bar}peers: 3%, earlier: 5%}}]", f"bars: [{bar}peers: 3%}}, {bar}earlier: 5%}}]")
+    assert twice != SUITE
+    (finding,) = judged(certificate_of(acceptance(tmp_path, {2: SLOW}, nodes=4, suite=twice)), "reference").findings
+    assert finding.hosts == ("node3",)
+
+
+def test_a_host_may_be_named_as_the_whole_is() -> None:
+    before = {"spec": "{}", "units": {"cluster": [100.0, 101.0, 100.5]}}
+    unit = Unit("node", "cluster", ("cluster",), (50.0, 50.1, 50.2), "")
+    group = Group("gemm", "gemm", "tflops_rank", "TFLOP/s", False, {}, {}, "1n1g", {}, (unit,), ("r1",))
+    bar = against_earlier("gemm", group, 0.05, {"id": "may", "measured": {measured("gemm", group)[0]: before}}, 1)
+    assert isinstance(bar, Judged) and [(finding.kind, finding.hosts) for finding in bar.findings] == [("node", ("cluster",))]
+
+
+def test_a_node_that_no_bar_is_about_is_open_and_the_reason_is_among_what_was_not_tested(tmp_path: Path) -> None:
+    none = SUITE.partition("    bars:")[0]
+    certificate = certificate_of(acceptance(tmp_path, {}, nodes=3, suite=none))
+    assert certificate.verdict == "undecided"
+    assert "no bar was about it" in certificate.not_tested["node[1-3]"]
+
+
+def test_runs_that_fail_alike_are_one_finding(tmp_path: Path) -> None:
+    folder = acceptance(tmp_path, {}, nodes=3)
+    runs = folder.bench(folder.record().attempts[0].bench_id).runs()
+    for run in runs[:2]:
+        error = RunError("rank 2 was killed by signal 9", kind="rank_failed", host="node3", run_id=run.run_id)
+        write_outcome(run, RecordedOutcome("failed", error, {}, {}, True))
+    (finding,) = judged(certificate_of(folder), "runs").findings
+    assert finding.text.endswith(", in 2 runs") and len(finding.evidence) == 2
 
 
 def test_a_bar_that_no_value_is_about_leaves_the_verdict_open(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from benchmarks.accusations import NOISE, cluster, named
-from orchestrator.results.numbers.peers import against_peers
+from orchestrator.results.numbers.peers import against_peers, least_named
 
 CLEAN = 100
 
@@ -47,12 +47,45 @@ def test_times_are_judged_the_other_way_round() -> None:
     assert judged.units["slow"].slower == pytest.approx(0.3, abs=0.01)
 
 
-def test_noise_hides_a_difference_and_seen_says_from_where_on_none_is_hidden() -> None:
+def test_noise_hides_what_is_below_the_least_that_would_have_been_named() -> None:
     generator = random.Random(2)
-    judged = against_peers(cluster(generator, 4, 3, lambda chance: chance.gauss(0, 0.2)), margin=0.03)
-    assert judged and judged.seen > 0.3 and not any(unit.named for unit in judged.units.values())
-    quiet = against_peers(cluster(generator, 16, 5, NOISE["measured"]), margin=0.03)
-    assert quiet and quiet.seen < 0.06
+    noisy = cluster(generator, 4, 3, lambda chance: chance.gauss(0, 0.2))
+    assert least_named(noisy, margin=0.03) > 0.5 and named(noisy) == []
+    assert least_named(cluster(generator, 16, 5, NOISE["measured"]), margin=0.03) < 0.06
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 16])
+def test_a_node_that_is_slower_by_the_least_is_named_and_by_half_of_it_hardly_one(nodes: int) -> None:
+    values = cluster(random.Random(4), nodes, 5, lambda chance: chance.gauss(0, 0.01))
+    least = least_named(values, margin=0.03)
+    planted = {share: [slowed for name in values if (slowed := named_with(values, name, share)) == [name]]
+               for share in (least, least / 2)}  # fmt: skip
+    assert len(planted[least]) >= 0.8 * nodes and len(planted[least / 2]) <= 0.2 * nodes
+
+
+def named_with(values: dict[str, list[float]], node: str, slower: float) -> list[str]:
+    return named({**values, node: [value / (1 + slower) for value in values[node]]})
+
+
+@pytest.mark.parametrize(("slow", "nodes", "apart", "ahead"), [(2, 4, 2, 2), (4, 8, 4, 4), (2, 3, 0, 1), (5, 8, 0, 3)])
+def test_where_half_of_the_nodes_or_more_are_slow_none_is_named_and_it_is_told(
+    slow: int, nodes: int, apart: int, ahead: int
+) -> None:
+    values = cluster(random.Random(6), nodes, 5, NOISE["measured"])
+    halved = {name: [value / 1.5 for value in own] if int(name) < slow else own for name, own in values.items()}
+    judged = against_peers(halved, margin=0.10)
+    assert judged and not any(unit.suspect for unit in judged.units.values())
+    assert [name for name, unit in judged.units.items() if unit.apart] == [str(number) for number in range(apart)]
+    assert sum(unit.ahead for unit in judged.units.values()) == ahead
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_hardly_a_node_of_a_clean_cluster_is_apart(noise: str) -> None:
+    generator, clusters = random.Random(13), 0
+    for _ in range(CLEAN):
+        judged = against_peers(cluster(generator, 16, 5, NOISE[noise]), margin=0.03)
+        clusters += judged is not None and any(unit.apart or unit.ahead for unit in judged.units.values())
+    assert clusters <= 2
 
 
 @pytest.mark.parametrize(
