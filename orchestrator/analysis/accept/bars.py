@@ -100,7 +100,7 @@ def _of_all(
         yield Finding("cluster", CLUSTER, hosts, UNDECIDED, text, _FIGURE, group.runs)
     if seen > (_WORTH_ON_CPU if on_cpu else _WORTH) and not has_failed:
         below = f"everything below {percent(seen, up=True)}" if math.isfinite(seen) else "everything"
-        text = f"{group.title}: noise of {percent(peers.noise)} hides {below}"
+        text = f"{group.title}: noise of {percent(peers.noise)}, and {percent(peers.spread)} between equal units, hide {below}"
         yield Finding("cluster", CLUSTER, hosts, UNDECIDED, text, MORE, group.runs)
 
 
