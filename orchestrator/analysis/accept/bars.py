@@ -31,21 +31,14 @@ def against_others(stage: str, group: Group, margin: float, comparisons: int, on
     """Judge each unit by its peers. Return why not if there are too few of them, or of their repeats, for a comparison."""
     silent = _silent(group)
     units = [unit for unit in group.units if unit.name not in silent]
-    if any(value <= 0 for unit in units for value in unit.values):
-        return "values of 0 or below have no ratio"
-    if len(units) < 3 or min(len(unit.values) for unit in units) < 2:
-        repeats = min((len(unit.values) for unit in units), default=0)
-        return f"{len(units)} nodes or devices with values, {repeats} repeats: three and two are needed"
-    if len({len(unit.values) for unit in units}) > 1:
-        return "not every node or device has a value in every repeat"
     values = {unit.name: unit.values for unit in units}
     lower = group.lower_is_better
     peers = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=lower)
     if peers is None:
-        raise AssertionError("these units can be compared")
+        return _why_not(units)
     findings = []
     for unit in group.units:
-        found = silent.get(unit.name) or _by_peers(group, peers.units[unit.name])
+        found = silent.get(unit.name) or _by_peers(peers.units[unit.name])
         if found:
             verdict, text, decides = found
             findings.append(Finding("node", unit.name, unit.hosts, verdict, f"{group.title}: {text}", decides, group.runs))
@@ -65,6 +58,18 @@ def against_others(stage: str, group: Group, margin: float, comparisons: int, on
     )
 
 
+def _why_not(units: Sequence[Unit]) -> str:
+    """Return why units cannot be compared with each other."""
+    if any(unit.kind == CLUSTER for unit in units):
+        return "it is one number of all nodes together"
+    if any(value <= 0 for unit in units for value in unit.values):
+        return "values of 0 or below have no ratio"
+    repeats = {len(unit.values) for unit in units}
+    if len(repeats) > 1:
+        return "not every node or device has a value in every repeat"
+    return f"{len(units)} nodes or devices, {max(repeats, default=0)} repeats: three and two are needed"
+
+
 def _silent(group: Group) -> dict[str, tuple[str, str, str]]:
     """Return verdict, text and what decides of the units that have a rate of 0 or below, where others have a number."""
     without = {unit.name: sum(value <= 0 for value in unit.values) for unit in group.units}
@@ -78,7 +83,7 @@ def _silent(group: Group) -> dict[str, tuple[str, str, str]]:
     return found
 
 
-def _by_peers(group: Group, judged: PeerUnit) -> tuple[str, str, str] | None:
+def _by_peers(judged: PeerUnit) -> tuple[str, str, str] | None:
     """Return verdict, text and what decides of a unit; None if it passes."""
     text = f"{judged.slower:.1%} slower than its peers (95 %: {_reach(judged.interval)})"
     if judged.suspect:

@@ -208,6 +208,12 @@ def test_zeros_of_all_devices_are_no_comparison_and_that_is_said(tmp_path: Path)
     assert judged(certificate, "reference").verdict == "fail"
 
 
+def test_a_number_of_all_nodes_together_has_no_peers_and_that_is_said(tmp_path: Path) -> None:
+    whole = SUITE.replace("metric: tflops_rank", "metric: tflops")
+    certificate = certificate_of(acceptance(tmp_path, {}, nodes=4, suite=whole))
+    assert certificate.not_tested["gemm, gemm tflops size=8192 against peers"] == "it is one number of all nodes together"
+
+
 AXIS = SUITE.replace("repeats: 5,", "repeats: 5, env: {LEVEL: [low, high]},")
 
 
