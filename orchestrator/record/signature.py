@@ -40,7 +40,8 @@ def sign(seal: str, key: Path) -> bytes:
     check_key(key)
     done = _keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], f"{seal}\n".encode())
     if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
-        raise ConfigError(f"ssh-keygen does not sign: {_said(done)}", where=f"--sign {key}")
+        hint = "a passphrase needs a terminal, or an agent: ssh-add KEY"
+        raise ConfigError(f"ssh-keygen does not sign: {_said(done)}", where=f"--sign {key}", hint=hint)
     return done.stdout
 
 
