@@ -34,12 +34,19 @@ def archive(
     """Seal a bench or an acceptance into one file: all its evidence, its tables, and a digest of each."""
     from orchestrator.cli.acceptances import named
     from orchestrator.record.archive import seal
+    from orchestrator.record.signature import check_key
 
+    if sign:
+        check_key(sign)
     directory = named(bench) or find_bench(bench)
     target = output or Path(f"{directory.path.resolve().name}.tar")
     sealed = seal(directory, target, contents)
     if sign:
-        signed(sealed, target, sign)
+        try:
+            signed(sealed, target, sign)
+        except BaseException:  # also Ctrl-C at the question for a passphrase
+            target.unlink()
+            raise
     _print(sealed, target, f"sealed {sealed.files} files", as_json)
 
 

@@ -54,9 +54,12 @@ def push(
     from tempfile import TemporaryDirectory
 
     from orchestrator.errors import ConfigError, Faults, OrchError
+    from orchestrator.record.signature import check_key
 
     if everything and names:
         raise ConfigError("expected names or --all, got both", where="--all")
+    if sign:
+        check_key(sign)
     sources = _all() if everything else [_source(name) for name in names or [""]]
     rows, faults = [], []
     with opened(where, accept_new) as store:
