@@ -105,11 +105,14 @@ def verify_store(where: str, quoted: str, signers: Path | None, *, accept_new: b
 
 
 def named_in(listing: Listing, name: str, where: str) -> Entry:
-    """Return the archive that a name, a label or the first digits of a seal mean. Raises ConfigError for none or several."""
+    """Return the archive that a name, a label or the first digits of a seal mean; the name of a stage means its acceptance.
+
+    Raises ConfigError for none or several."""
     from orchestrator.errors import ConfigError
 
     entries = listing.entries.values()
     matches = [entry for entry in entries if name in (entry.id, entry.seal)]
+    matches = matches or [entry for entry in entries if name in entry.benches]
     matches = matches or [entry for entry in entries if name and name == entry.label]
     if not matches and len(name) >= _LEAST_DIGITS:
         matches = [entry for entry in entries if entry.seal.startswith(name)]
