@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import sqlite3
 import subprocess
@@ -18,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.api.sealing import contents
 from orchestrator.cli.main import program
-from orchestrator.errors import DataError, Faults
+from orchestrator.errors import ConfigError, DataError, Faults
 from orchestrator.record.archive import RECORD, seal, verify
 from orchestrator.record.archive_record import head_of
 from orchestrator.record.rundir import BenchDir
@@ -367,6 +368,24 @@ def test_a_folder_of_other_files_becomes_no_store(project: Path) -> None:
     assert "--from: expected a value, got an empty text" in str(orch("history", "--from", "").exception)
     (project / "docs/orch-store.json").write_text('{"schema": 2}')
     assert "a newer orch may have made it" in str(orch("pull", "docs").exception)
+
+
+def test_a_store_that_may_not_be_read_is_no_damage(project: Path, team: Path) -> None:
+    # As root every folder can be read; so another user asks, who may not even enter that of the test.
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    else:
+        team.chmod(0)
+    try:
+        for words in (("pull", str(team)), ("history", "--from", str(team)), ("verify", str(team))):
+            said = orch(*words)
+            assert isinstance(said.exception, ConfigError) and "cannot be read: Permission denied" in str(said.exception), said
+    finally:
+        if is_root:
+            os.seteuid(0)
+        else:
+            team.chmod(0o700)
 
 
 def test_a_head_is_proven_by_its_seal_alone(project: Path, team: Path) -> None:
