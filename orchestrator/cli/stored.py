@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["history_from", "is_store", "named_in", "note", "opened", "say", "signer_of", "verify_store"]
 
-_LEAST_DIGITS = 8
+_LEAST_DIGITS = 4
 
 
 @contextmanager
@@ -121,7 +121,8 @@ def named_in(listing: Listing, name: str, where: str) -> Entry:
     if matches:
         seals = ", ".join(entry.seal[:12] for entry in matches)
         raise ConfigError(f"{len(matches)} archives are {name!r}", where=where, hint=f"name one by its seal: {seals}")
-    raise ConfigError(f"no archive {name!r}", where=where, hint=f"orch pull {where} lists them")
+    hint = f"orch pull {where} lists them; of a seal, {_LEAST_DIGITS} digits are enough"
+    raise ConfigError(f"no archive {name!r}", where=where, hint=hint)
 
 
 def signer_of(store: Store, seal: str, path: Path, signers: Path | None) -> str:

@@ -388,6 +388,13 @@ def test_a_store_that_may_not_be_read_is_no_damage(project: Path, team: Path) ->
             team.chmod(0o700)
 
 
+def test_four_digits_of_a_seal_are_enough_and_fewer_are_told(project: Path, team: Path) -> None:
+    seal_of_a = archive_of(team, "a").stem
+    assert "a: verified" in orch("pull", str(team), seal_of_a[:4], "-o", "out").stdout
+    said = orch("pull", str(team), seal_of_a[:3])
+    assert str(said.exception).endswith(f"orch pull {team} lists them; of a seal, 4 digits are enough")
+
+
 def test_a_head_is_proven_by_its_seal_alone(project: Path, team: Path) -> None:
     path = archive_of(team, "a")
     whole, seal = path.read_bytes(), path.stem
