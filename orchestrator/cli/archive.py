@@ -10,8 +10,8 @@ import typer
 
 from orchestrator.api.sealing import contents
 from orchestrator.cli.connecting import Debug
-from orchestrator.cli.options import AcceptNew, Bench, Json, Sign, find_bench, print_json
-from orchestrator.cli.sealing import signed
+from orchestrator.cli.options import AcceptNew, Bench, Json, Sign, print_json
+from orchestrator.cli.sealing import sealable, signed
 
 if TYPE_CHECKING:
     from orchestrator.record.archive import Archive
@@ -32,13 +32,12 @@ def archive(
     as_json: Json = False,
 ) -> None:
     """Seal a bench or an acceptance into one file: all its evidence, its tables, and a digest of each."""
-    from orchestrator.cli.acceptances import named
     from orchestrator.record.archive import seal
     from orchestrator.record.signature import check_key
 
     if sign:
         check_key(sign)
-    directory = named(bench) or find_bench(bench)
+    directory = sealable(bench)
     target = output or Path(f"{directory.path.resolve().name}.tar")
     sealed = seal(directory, target, contents)
     if sign:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Mapping
@@ -393,6 +394,21 @@ def test_four_digits_of_a_seal_are_enough_and_fewer_are_told(project: Path, team
     assert "a: verified" in orch("pull", str(team), seal_of_a[:4], "-o", "out").stdout
     said = orch("pull", str(team), seal_of_a[:3])
     assert str(said.exception).endswith(f"orch pull {team} lists them; of a seal, 4 digits are enough")
+
+
+def test_without_a_name_the_newest_bench_or_acceptance_is_sealed_and_none_without_runs(
+    project: Path, team: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at(monkeypatch, project.parent / "accepted")
+    made = acceptance(Path("runs"), {}, nodes=3, name="a2-small")
+    assert orch("archive", "-o", "a.tar").stdout.startswith("a.tar: sealed ")
+    assert orch("push", str(team)).stdout.startswith("a2-small: sent and verified")
+    empty = acceptance(Path("runs"), {}, nodes=3, name="a3-small")
+    for run in empty.path.glob("*/*/manifest.json"):
+        shutil.rmtree(run.parent)
+    assert orch("push", str(team), "--all").stdout.startswith("a2-small: the store has it already")
+    bench(Path("runs"), "b9", "2026-10-01T08:00:00Z", [1.0])
+    assert orch("push", str(team)).stdout.startswith("b9: sent") and made.path.is_dir()
 
 
 def test_a_head_is_proven_by_its_seal_alone(project: Path, team: Path) -> None:
