@@ -83,7 +83,7 @@ DOORS = {
         "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/t_distribution "
         "numbers/throughput planned read series summary tally telemetry/doubts telemetry/use values"
     ),
-    "site": "build live pages server",
+    "site": "build folder live pages server",
     "store": "bucket directory machine place",
     "transport": "connections",
 }

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.compare.kept import cell_of
 from orchestrator.analysis.history import PastCell, revived
+from orchestrator.record.acceptance import acceptances
 from orchestrator.record.node_states import NodeState
+from orchestrator.record.rundir import bench_folders
 from orchestrator.results import Cell
 
-__all__ = ["AcceptanceEntry", "BenchEntry", "NodePast", "node_pasts", "page_name"]
+__all__ = ["AcceptanceEntry", "BenchEntry", "NodePast", "bench_names", "node_pasts", "page_name"]
+
+
+def bench_names(runs: Path) -> list[str]:
+    """Return the names of all benches in a folder, those of acceptances as ``ACCEPTANCE/BENCH``."""
+    of_stages = [
+        f"{folder.path.name}/{path.name}" for folder in acceptances(runs) for path in reversed(bench_folders(folder.path))
+    ]
+    return [*(path.name for path in reversed(bench_folders(runs))), *of_stages]
 
 
 def page_name(name: str) -> str:

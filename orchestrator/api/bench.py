@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.api.arguments import expected
 from orchestrator.api.find import find_bench
 from orchestrator.errors import ConfigError, DataError, Faults, OrchError
 from orchestrator.extras import need
@@ -111,6 +112,8 @@ def load(name: str | Path = "", *, project: str | Path | None = None) -> Bench:
     An archive is verified as by `orch verify`. Raises ConfigError if there is no such bench, DataError for an archive that has
     been changed. What else is damaged is in `Bench.errors`.
     """
+    if not isinstance(name, str | Path):
+        raise expected("a name or a path", name, "name")
     path = Path(name)
     if name and is_file(path):
         return _of_archive(path)
@@ -119,6 +122,8 @@ def load(name: str | Path = "", *, project: str | Path | None = None) -> Bench:
 
 def project_of(folder: str | Path | None) -> Project:
     """Return the project in a folder, by default that of `orch`."""
+    if not isinstance(folder, str | Path | None):
+        raise expected("the path of a folder", folder, "project")
     return Project.here({**os.environ, "ORCH_PROJECT": str(folder)} if folder else os.environ)
 
 

@@ -14,12 +14,19 @@ __all__ = ["bench_path", "find_bench", "new_bench_id", "new_seed"]
 
 
 def find_bench(project: Project, name: str) -> BenchDir:
-    """Return the bench with this name, directory or label, or the latest of the project. Raise ConfigError if there is none."""
+    """Return the bench with this name, directory or label, or the latest of the project. Raise ConfigError if there is none,
+    and for an acceptance, naming its benches."""
     from orchestrator.errors import ConfigError
     from orchestrator.record import BenchDir, latest
+    from orchestrator.record.acceptance import AcceptanceDir
 
     if name:
-        return BenchDir.open(bench_path(project, name))
+        path = bench_path(project, name)
+        if (acceptance := AcceptanceDir(path)).is_one:
+            benches = [f"{path / attempt.bench_id} ({attempt.stage})" for attempt in acceptance.record().attempts]
+            hint = f"its benches are {', '.join(benches)}" if benches else ""
+            raise ConfigError("expected a bench, got an acceptance", where=str(path), hint=hint)
+        return BenchDir.open(path)
     runs = project.runs
     newest = latest(runs)
     if newest is None:

@@ -13,19 +13,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator import yamlfile
+from orchestrator.api.arguments import (
+    Values,
+    assigned,
+    check_counts,
+    check_numbers,
+    check_texts,
+    command_words,
+    expected,
+    listed,
+    option_text,
+)
 from orchestrator.api.bench import Bench, of_folder, project_of
 from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.api.prepare import Prepared, begun, documents, plans, prepared
 from orchestrator.api.progress import Progress, write
 from orchestrator.api.selection import Selection, select, without_suspects
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import Redaction
+from orchestrator.inventory import Redaction, nearest
 from orchestrator.plan import Limits, RunSpec
 from orchestrator.plan.folders import framework_for, open_framework
 from orchestrator.plan.placement import taken
 from orchestrator.plan.request import check_measures, request_of
-from orchestrator.plan.spec import Skipped, as_written, skipped_words
-from orchestrator.plan.words import MOST_S, in_seconds, quoted
+from orchestrator.plan.spec import Skipped, skipped_words
+from orchestrator.plan.words import MOST_S, in_seconds
 from orchestrator.record.defaults import KEYS, Default, choices
 
 if TYPE_CHECKING:
@@ -33,9 +44,6 @@ if TYPE_CHECKING:
     from orchestrator.controller.peer import Interrupt
 
 __all__ = ["Plan", "Values", "prepare", "run"]
-
-Values = str | int | float | Sequence[str | int | float]
-"""One value, or several, each of which makes configurations of its own. A text may list several, as on the command line."""
 
 _log = logging.getLogger("orchestrator")
 _TRANSPORTS = "orchestrator.transport"
@@ -86,9 +94,11 @@ class Plan:
     def files(self, run_id: str) -> dict[str, dict[str, str]]:
         """Return by host the files that a run puts on it, by path, as text without secret values.
 
-        Raises KeyError for no run of this plan. A run's port is chosen when it starts; the files have one that stands for it.
+        Raises ConfigError for no run of this plan. A run's port is chosen when it starts; one in the files stands for it.
         """
         by_run = {run.run_id: decided for run, decided in plans(self._prepared.plan, self._selection)}
+        if run_id not in self.runs:
+            raise ConfigError(f"no run {run_id!r:.200} in this plan{nearest(str(run_id), self.runs)}", where="run_id")
         return {node.slot.host: {file.path: file.content for file in node.files} for node in by_run[run_id].nodes}
 
     def documents(self) -> list[dict[str, Any]]:
@@ -99,18 +109,18 @@ class Plan:
 def prepare(
     model: str,
     *,
-    hosts: str | Path = "",
+    hosts: str | Path | Sequence[str] = "",
     exclude: str | None = None,
-    nodes: Values = (),
-    gpus: Values = (),
-    shape: Values = (),
+    nodes: Values | None = None,
+    gpus: Values | None = None,
+    shape: Values | None = None,
     ladder: bool = False,
-    framework: Values = (),
-    dtype: Values = (),
-    batch_size: Values = (),
+    framework: Values | None = None,
+    dtype: Values | None = None,
+    batch_size: Values | None = None,
     global_batch: int | None = None,
-    loader: Values = (),
-    cpu_binding: Values = (),
+    loader: Values | None = None,
+    cpu_binding: Values | None = None,
     container: str | None = None,
     options: Mapping[str, Values] | None = None,
     env: Mapping[str, Values] | None = None,
@@ -145,7 +155,12 @@ def prepare(
         "nodes": nodes, "gpus": gpus, "shape": shape, "framework": framework, "dtype": dtype, "batch_size": batch_size,
         "loader": loader, "cpu_binding": cpu_binding,
     }  # fmt: skip
-    texts: dict[str, Any] = {name: text for name, values in lists.items() if (text := _text(values))}
+    texts: dict[str, Any] = {
+        name: text for name, values in lists.items() if (text := option_text(values, f"--{name.replace('_', '-')}"))
+    }
+    selector = ",".join(map(str, listed(hosts, "--hosts")))
+    bounds = listed(expect or None, "--expect")
+    more_templates = list(map(str, listed(templates or None, "--templates")))
     single = {
         "steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout_s, "global_batch": global_batch,
         "container": container,
@@ -153,15 +168,25 @@ def prepare(
     others: dict[str, Any] = {
         "repeats": repeats, "until_ci": until_ci, "max_repeats": max_repeats, "budget": budget, "order": order,
         "strict": strict, "ladder": ladder or None, "baseline": baseline and None, "baseline_shape": baseline_shape or None,
-        "label": label or None, "expect": list(_listed(expect)) or None,
+        "label": label or None, "expect": bounds or None,
     }  # fmt: skip
-    _check_texts(exclude=exclude, until_ci=until_ci, budget=budget, order=order, baseline_shape=baseline_shape, label=label)
-    _check_counts(repeats=repeats, max_repeats=max_repeats)
+    check_texts(
+        model=model, exclude=exclude, container=container, until_ci=until_ci, budget=budget, order=order,
+        baseline_shape=baseline_shape, label=label,
+    )  # fmt: skip
+    check_numbers(steps=steps, warmup_steps=warmup_steps, timeout_s=timeout_s)
+    check_counts(global_batch=global_batch, repeats=repeats, max_repeats=max_repeats)
+    if odd := [bound for bound in bounds if not isinstance(bound, str)]:
+        raise expected("texts", odd[0], "--expect")
+    if not isinstance(limits, Limits | None):
+        raise expected("orchestrator.Limits", limits, "limits")
+    if not isinstance(file, str | Path | None):
+        raise expected("the path of a run file", file, "--file")
     given = {name: value for name, value in others.items() if value is not None}
-    sets, variables = _assignments(options or {}), _assignments(env or {})
+    sets, variables = assigned(options, "--set"), assigned(env, "--env")
     of_project = project_of(project)
     defaults = of_project.defaults(os.environ)
-    bases = of_project.template_folders([Path(path) for path in _listed(templates)], os.environ)
+    bases = of_project.template_folders([Path(path) for path in more_templates], os.environ)
     request = request_of(
         model,
         single=single,
@@ -175,13 +200,18 @@ def prepare(
     folders = [open_framework(name, bases) for name in request.framework_names(lambda: framework_for(model, bases))]
     check_measures(request, [folder.framework for folder in folders])
     left_out = exclude if exclude is not None else defaults["exclude"].value if "exclude" in defaults else ""
-    selected = select(of_project, str(hosts), left_out, say=_log.info)
+    selected = select(of_project, selector, left_out, say=_log.info)
     selection = without_suspects(selected, say=_log.warning)
     decided = prepared(request, folders, selection, bench_id=new_bench_id(), seed=new_seed(), say=_log.warning)
     for text in skipped_words(decided.plan.skipped):
         _log.warning(text)
-    named = {"hosts": str(hosts), "exclude": exclude, "file": file, "templates": templates, "set": sets, "env": variables}
-    command = ("orch", "bench", model, *_words({**named, **texts, **single, **given, "strict": given.get("strict") or None}))
+    named = {"hosts": selector, "exclude": exclude, "file": file, "templates": more_templates, "set": sets, "env": variables}
+    command = (
+        "orch",
+        "bench",
+        model,
+        *command_words({**named, **texts, **single, **given, "strict": given.get("strict") or None}),
+    )
     keep_going, accept_new = (bool(name in defaults and defaults[name].value) for name in ("keep_going", "accept_new"))
     return Plan(command, limits or _limits(defaults), keep_going, accept_new, decided, selection, bases)
 
@@ -198,6 +228,10 @@ def run(
     Lines of progress go to the logger ``orchestrator``, events to ``observe``. In the main thread, Ctrl-C stops every node and
     collects what there is before it raises KeyboardInterrupt. Raises ConfigError if the plan has been run before.
     """
+    if not isinstance(plan, Plan):
+        raise expected("a plan of orchestrator.prepare", plan, "plan")
+    if observe is not None and not callable(observe):
+        raise expected("a function of an event", observe, "observe")
     selection, decided = plan._selection, plan._prepared
     controller = begun(
         decided.plan,
@@ -288,53 +322,3 @@ def _limits(defaults: Mapping[str, Default]) -> Limits:
 
 def _as_option(name: str, default: Default) -> Any:
     return in_seconds(default.value) if name == "budget" else default.value
-
-
-def _text(values: Values) -> str:
-    """Return values as a list on a command line."""
-    return values if isinstance(values, str) else ",".join(map(as_written, _listed(values)))
-
-
-def _assignments(values: Mapping[str, Values]) -> list[str]:
-    """Return ``name=value,…`` for each option or variable. A text is one value, whatever is in it.
-
-    >>> _assignments({"sizes": "1024,4096", "seed": [1, 2], "compile": True})
-    ['sizes="1024,4096"', 'seed=1,2', 'compile=true']
-    """
-    return [f"{name}={','.join(quoted(as_written(value)) for value in _listed(of_name))}" for name, of_name in values.items()]
-
-
-def _listed(values: Values | Path | Sequence[str | Path] | None) -> Sequence[Any]:
-    """Return the values of an option that can have several; a text, a path or a number is one."""
-    if values is None:
-        return []
-    return [values] if isinstance(values, (str, int, float, Path)) else values
-
-
-def _check_texts(**texts: object) -> None:
-    for name, text in texts.items():
-        if text is not None and not isinstance(text, str):
-            raise ConfigError(f"expected a text, got {text!r}", where=f"--{name.replace('_', '-')}")
-
-
-def _check_counts(**counts: object) -> None:
-    for name, count in counts.items():
-        if count is not None and (type(count) is not int or count < 1):
-            raise ConfigError(f"expected a whole number ≥ 1, got {count!r}", where=f"--{name.replace('_', '-')}")
-
-
-def _words(options: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command line.
-
-    >>> _words({"timeout_s": 90, "baseline": False, "set": ["a=1", "b=2"], "label": None})
-    ['--timeout', '90', '--no-baseline', '--set', 'a=1', '--set', 'b=2']
-    """
-    words = []
-    for name, value in options.items():
-        option = name.removesuffix("_s").replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{option}" if value else f"--no-{option}")
-        else:
-            listed = value if isinstance(value, (list, tuple)) else [value]
-            words += [word for item in listed if item not in (None, "") for word in (f"--{option}", str(item))]
-    return words

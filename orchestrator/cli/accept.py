@@ -87,9 +87,9 @@ def accept(
     budget_s = seconds(budget, "--budget") if budget else None
     plan = planned_suite(suite, selection, bases, budget_s)
     if sign:
-        from orchestrator.record.signature import check_key
+        from orchestrator.record.signature import sign as signature_of
 
-        check_key(sign)  # and not after hours
+        signature_of("a trial", sign)  # and not after hours
     if dry_run or not plan.stages:
         show(plan, len(selection.hosts), as_json)
         if not plan.stages:
@@ -245,7 +245,10 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     from orchestrator.record.acceptance import CERTIFICATE
 
     record, archived = folder.record(), folder.path / f"{CERTIFICATE}.tar"
-    if record.is_over and archived.exists() and (not record.sign or archived.with_name(f"{archived.name}.sig").exists()):
+    sign = Path(record.sign) if record.sign else None
+    if record.is_over and archived.exists():
+        if sign and not archived.with_name(f"{archived.name}.sig").exists():
+            sealed(folder, sign)
         _tell(certificate_of(folder), folder, archived, as_json)
         return
     selection = select(record.inventory)
@@ -264,13 +267,19 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
         with suppress(DataError):
             limits = folder.bench(attempt.bench_id).record().limits or limits
     going_on = Acceptance(folder, selection, document, suite, bases, limits, accept_new, retry_failed)
-    finish(going_on, Path(record.sign) if record.sign else None, as_json)
+    finish(going_on, sign, as_json)
 
 
 def sealed(folder: AcceptanceDir, sign: Path | None) -> Path:
-    """Seal an acceptance into ``certificate.tar`` in its folder, replacing an earlier one, and sign it if a key is given."""
+    """Seal an acceptance into ``certificate.tar`` in its folder, replacing an earlier one, and sign it if a key is given.
+
+    A key that does not sign is reported and raises nothing: what was measured counts without it."""
+    import shlex
+
     from orchestrator.api.sealing import contents
+    from orchestrator.cli.main import report
     from orchestrator.cli.sealing import signed
+    from orchestrator.errors import ConfigError
     from orchestrator.record.acceptance import CERTIFICATE
     from orchestrator.record.archive import seal
 
@@ -280,5 +289,10 @@ def sealed(folder: AcceptanceDir, sign: Path | None) -> Path:
     archive = seal(folder, target, contents)
     typer.echo(f"seal {archive.seal}", err=True)
     if sign:
-        signed(archive, target, sign)
+        try:
+            signed(archive, target, sign)
+        except ConfigError as error:
+            again = shlex.join(["orch", "archive", archive.bench_id, "--sign", str(sign)])
+            error.hint = "; ".join(filter(None, (error.hint, f"the certificate is not signed; to sign it: {again}")))
+            report(error)
     return target

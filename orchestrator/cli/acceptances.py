@@ -11,7 +11,7 @@ from orchestrator.record import Project
 from orchestrator.record.acceptance import AcceptanceDir, acceptances
 from orchestrator.record.rundir import bench_folders
 
-__all__ = ["named", "stage_of", "unfinished"]
+__all__ = ["named", "newest", "stage_of", "unfinished"]
 
 
 def named(name: str) -> AcceptanceDir | None:
@@ -25,11 +25,17 @@ def unfinished(name: str) -> AcceptanceDir | None:
     bench; None if there is none."""
     if name:
         return named(name)
+    last = newest()
+    return None if last is None or last.record().is_over else last
+
+
+def newest() -> AcceptanceDir | None:
+    """Return the newest acceptance of the project; None if there is none, or a bench is newer."""
     runs = Project.here(os.environ).runs
-    newest = next(acceptances(runs), None)
-    if newest is None or any(path.name > newest.path.name for path in bench_folders(runs)[:1]):
+    last = next(acceptances(runs), None)
+    if last is None or any(path.name > last.path.name for path in bench_folders(runs)[:1]):
         return None
-    return None if newest.record().is_over else newest
+    return last
 
 
 def stage_of(name: str) -> Path | None:

@@ -10,8 +10,8 @@ import typer
 
 from orchestrator.api.sealing import contents
 from orchestrator.cli.connecting import Debug
-from orchestrator.cli.options import AcceptNew, Bench, Json, Sign, find_bench, print_json
-from orchestrator.cli.sealing import signed
+from orchestrator.cli.options import AcceptNew, Bench, Json, Sign, print_json
+from orchestrator.cli.sealing import sealable, signed
 
 if TYPE_CHECKING:
     from orchestrator.record.archive import Archive
@@ -32,14 +32,20 @@ def archive(
     as_json: Json = False,
 ) -> None:
     """Seal a bench or an acceptance into one file: all its evidence, its tables, and a digest of each."""
-    from orchestrator.cli.acceptances import named
     from orchestrator.record.archive import seal
+    from orchestrator.record.signature import check_key
 
-    directory = named(bench) or find_bench(bench)
+    if sign:
+        check_key(sign)
+    directory = sealable(bench)
     target = output or Path(f"{directory.path.resolve().name}.tar")
     sealed = seal(directory, target, contents)
     if sign:
-        signed(sealed, target, sign)
+        try:
+            signed(sealed, target, sign)
+        except BaseException:  # also Ctrl-C at the question for a passphrase
+            target.unlink()
+            raise
     _print(sealed, target, f"sealed {sealed.files} files", as_json)
 
 

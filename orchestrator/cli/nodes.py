@@ -43,7 +43,9 @@ def nodes(
     from orchestrator.record.node_states import GOOD, OUT, NodeState, change, node_states, now
     from orchestrator.report.text import one_line
 
-    if (out or good) != bool(hosts) or (out and good):
+    if out and good:
+        raise ConfigError("expected --out or --good, got both", where="orch nodes")
+    if (out or good) != bool(hosts):
         raise ConfigError("expected hosts together with --out or --good", where="orch nodes", hint="without any, it lists all")
     if reason and not (out or good):
         raise ConfigError("expected --out or --good together with --reason", where="--reason")
@@ -56,10 +58,13 @@ def nodes(
 
         def changing(before: Mapping[str, NodeState]) -> dict[str, NodeState]:
             kept = {name: before[name].address for name in changed if is_by_name and name in before}
-            return {**before, **changed, **{name: replace(changed[name], address=at) for name, at in kept.items()}}
+            after = {**before, **changed, **{name: replace(changed[name], address=at) for name, at in kept.items()}}
+            return {name: state for name, state in after.items() if not (good and is_by_name and state.address == name)}
 
         before, known = change(project.nodes, changing)
-        if new := [name for name in changed if is_by_name and name not in before]:
+        if gone := [name for name in changed if name not in known]:
+            typer.echo(one_line(f"{fold(gone)}: of no inventory, and forgotten"), err=True)
+        elif new := [name for name in changed if is_by_name and name not in before]:
             hint = "ORCH_HOSTS=FILE names an inventory that has them"
             typer.echo(one_line(f"{fold(new)}: of no inventory, so whatever host has this name is meant; {hint}"), err=True)
     else:

@@ -1,4 +1,4 @@
-"""The signature of an archive, for every command that seals one."""
+"""What is sealed, and the signature of its archive, for every command that seals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from orchestrator.record import BenchDir
+    from orchestrator.record.acceptance import AcceptanceDir
     from orchestrator.record.archive import Archive
 
-__all__ = ["signed"]
+__all__ = ["sealable", "signed"]
+
+
+def sealable(name: str) -> BenchDir | AcceptanceDir:
+    """Return the bench or acceptance with this name or directory, or the bench with this label; without a name the newest of
+    both. Raises ConfigError if there is none."""
+    from orchestrator.cli.acceptances import named, newest
+    from orchestrator.cli.options import find_bench
+
+    return (named(name) if name else newest()) or find_bench(name)
 
 
 def signed(archive: Archive, target: Path, key: Path) -> None:

@@ -68,8 +68,6 @@ def serve(
     from orchestrator.files import write_atomic
     from orchestrator.record import Project
     from orchestrator.report.html.navigation import address
-
-    need("matplotlib", "charts of the pages")
     from orchestrator.site.live import Live
     from orchestrator.site.server import Bugs, Pages, Server
 
@@ -94,6 +92,13 @@ def serve(
         raise ConfigError(
             f"expected a port that is free: {error.strerror}", where=f"--port {port}", hint="0 takes any"
         ) from error
+    try:
+        need("matplotlib", "charts of the pages")
+    except ConfigError as error:
+        typer.echo(f"serve: live pages alone, and no site: {error}", err=True)
+    if "ORCH_LAB" in os.environ:
+        outside = "outside, orch serve --no-nodes shows all but logs and samples of the run under way"
+        typer.echo(f"serve: in a lab of namespaces, only programs inside reach the address; {outside}", err=True)
     typer.echo(server.address + part)
     sys.stdout.flush()
     typer.echo("serve: for this machine alone; the address is the key to it. Ctrl-C ends it", err=True)
@@ -134,8 +139,8 @@ def _until_told(server: Server, nodes: Nodes, site: Builder) -> None:
 
 def recent(project: Project) -> list[str]:
     """Return the names of the benches that are being run, and of the newest others, the newest first."""
+    from orchestrator.analysis.catalogue import bench_names
     from orchestrator.record import BenchDir, holder
-    from orchestrator.site.build import bench_names
 
     names = sorted(bench_names(project.runs), key=lambda name: name.rpartition("/")[2], reverse=True)
     held = [name for name in names if holder(BenchDir(project.runs / name)) is not None]

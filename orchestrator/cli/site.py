@@ -31,7 +31,9 @@ def site(
     from orchestrator.extras import need
     from orchestrator.record import Project
     from orchestrator.report.text import one_line
+    from orchestrator.site.folder import checked
 
+    checked(folder)
     need("matplotlib", "charts of the pages")
     from orchestrator.site.build import build
 

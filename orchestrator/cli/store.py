@@ -10,7 +10,8 @@ import typer
 
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
-from orchestrator.cli.options import AcceptNew, Json, Sign, find_bench, print_json
+from orchestrator.cli.options import AcceptNew, Json, Sign, print_json
+from orchestrator.cli.sealing import sealable
 from orchestrator.cli.stored import named_in, note, opened, say, signer_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def push(
         typer.Argument(
             metavar="BENCH",
             autocompletion=complete.benches,
-            help="Benches and acceptances by name, label or directory, and archives. Default: the latest bench.",
+            help="Benches and acceptances by name, label or directory, and archives. Default: the latest.",
         ),
     ] = None,
     everything: Annotated[
@@ -54,9 +55,12 @@ def push(
     from tempfile import TemporaryDirectory
 
     from orchestrator.errors import ConfigError, Faults, OrchError
+    from orchestrator.record.signature import check_key
 
     if everything and names:
         raise ConfigError("expected names or --all, got both", where="--all")
+    if sign:
+        check_key(sign)
     sources = _all() if everything else [_source(name) for name in names or [""]]
     rows, faults = [], []
     with opened(where, accept_new) as store:
@@ -118,14 +122,13 @@ def pull(
 
 def _source(name: str) -> Path | BenchDir | AcceptanceDir:
     """Return the archive, acceptance or bench with this name."""
-    from orchestrator.cli.acceptances import named
     from orchestrator.errors import ConfigError
 
     if name.endswith(".tar"):
         if not Path(name).is_file():
             raise ConfigError("expected an archive, found no such file", where=name, hint="orch archive writes one")
         return Path(name)
-    return named(name) or find_bench(name)
+    return sealable(name)
 
 
 def _all() -> list[Path | BenchDir | AcceptanceDir]:
@@ -136,7 +139,8 @@ def _all() -> list[Path | BenchDir | AcceptanceDir]:
 
     runs = Project.here(os.environ).runs
     benches = [BenchDir(folder) for folder in reversed(bench_folders(runs)) if any(folder.glob("*/manifest.json"))]
-    sources: list[Path | BenchDir | AcceptanceDir] = [*benches, *acceptances(runs)]
+    accepted = [folder for folder in acceptances(runs) if any(folder.path.glob("*/*/manifest.json"))]
+    sources: list[Path | BenchDir | AcceptanceDir] = [*benches, *accepted]
     if not sources:
         raise ConfigError("no bench yet", where=str(runs), hint="to create one: orch bench resnet50")
     return sources

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["history_from", "is_store", "named_in", "note", "opened", "say", "signer_of", "verify_store"]
 
-_LEAST_DIGITS = 8
+_LEAST_DIGITS = 4
 
 
 @contextmanager
@@ -105,11 +105,14 @@ def verify_store(where: str, quoted: str, signers: Path | None, *, accept_new: b
 
 
 def named_in(listing: Listing, name: str, where: str) -> Entry:
-    """Return the archive that a name, a label or the first digits of a seal mean. Raises ConfigError for none or several."""
+    """Return the archive that a name, a label or the first digits of a seal mean; the name of a stage means its acceptance.
+
+    Raises ConfigError for none or several."""
     from orchestrator.errors import ConfigError
 
     entries = listing.entries.values()
     matches = [entry for entry in entries if name in (entry.id, entry.seal)]
+    matches = matches or [entry for entry in entries if name in entry.benches]
     matches = matches or [entry for entry in entries if name and name == entry.label]
     if not matches and len(name) >= _LEAST_DIGITS:
         matches = [entry for entry in entries if entry.seal.startswith(name)]
@@ -118,7 +121,8 @@ def named_in(listing: Listing, name: str, where: str) -> Entry:
     if matches:
         seals = ", ".join(entry.seal[:12] for entry in matches)
         raise ConfigError(f"{len(matches)} archives are {name!r}", where=where, hint=f"name one by its seal: {seals}")
-    raise ConfigError(f"no archive {name!r}", where=where, hint=f"orch pull {where} lists them")
+    hint = f"orch pull {where} lists them; of a seal, {_LEAST_DIGITS} digits are enough"
+    raise ConfigError(f"no archive {name!r}", where=where, hint=hint)
 
 
 def signer_of(store: Store, seal: str, path: Path, signers: Path | None) -> str:

@@ -40,14 +40,15 @@ def sign(seal: str, key: Path) -> bytes:
     check_key(key)
     done = _keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], f"{seal}\n".encode())
     if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
-        raise ConfigError(f"ssh-keygen does not sign: {_said(done)}", where=f"--sign {key}")
+        hint = "a passphrase needs a terminal, or an agent: ssh-add KEY"
+        raise ConfigError(f"ssh-keygen does not sign: {_said(done)}", where=f"--sign {key}", hint=hint)
     return done.stdout
 
 
 def signer(seal: str, signature: Path, allowed: Path) -> str:
     """Return who signed a seal: the principal of the file of allowed signers (ssh-keygen(1)) that the signature is valid for.
 
-    Raises DataError if there is none, and ConfigError for a missing file.
+    Raises DataError if there is none, and ConfigError for a missing file, and for one without a signer.
     """
     for path, content in ((signature, "a signature"), (allowed, "a file of allowed signers")):
         if not path.is_file():
@@ -64,8 +65,22 @@ def signer(seal: str, signature: Path, allowed: Path) -> str:
             if verified.returncode == 0:
                 return name
             answer = verified
+    complaints = answer.stderr.decode("utf-8", "backslashreplace").splitlines()
+    if broken := next((line for line in complaints if line.startswith("Couldn't ")), ""):
+        raise DataError(f"expected a signature, ssh-keygen says: {broken[:300]}", kind="state_damaged", where=str(signature))
+    if not names and (odd := _no_signer(allowed, complaints)):
+        raise ConfigError(f"expected lines of allowed signers, {odd}", where=str(allowed))
     message = f"expected a signature of seal {seal} by a signer in {allowed}, ssh-keygen says: {_said(answer)}"
     raise DataError(message, kind="state_damaged", where=str(signature))
+
+
+def _no_signer(allowed: Path, complaints: list[str]) -> str:
+    """Return what is wrong with a file of allowed signers that has none; empty if it has one."""
+    refused = next((line for line in complaints if line.startswith(f"{allowed}:")), "")
+    if refused:
+        return f"ssh-keygen says: {refused[:300]}"
+    lines = map(bytes.strip, allowed.read_bytes().splitlines())
+    return "" if any(line and not line.startswith(b"#") for line in lines) else "found none"
 
 
 def _keygen(argv: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, node_pasts, page_name
+from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, bench_names, node_pasts, page_name
 from orchestrator.analysis.history import evidence_mark
 from orchestrator.errors import DataError, OrchError
 from orchestrator.pool import shared_out
 from orchestrator.record import BenchDir, Project
 from orchestrator.record.acceptance import AcceptanceDir, acceptances
 from orchestrator.record.node_states import NodeState, past_states
-from orchestrator.record.rundir import bench_folders
 from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.record.state_file import read_json
 from orchestrator.report.html import overviews
@@ -28,7 +27,7 @@ from orchestrator.site.comparisons import ComparisonJob, comparison_jobs, write_
 from orchestrator.site.folder import PAGES, STATE, checked, keep_page, staging
 from orchestrator.site.pages import acceptance_page, bench_page, entry_of, mark_of, read
 
-__all__ = ["Built", "bench_names", "build"]
+__all__ = ["Built", "build"]
 
 SCHEMA = 1
 """Of ``orch-site.json``. 1: first version."""
@@ -63,14 +62,6 @@ class State:
     benches: dict[str, BenchEntry] = field(default_factory=dict)
     acceptances: dict[str, AcceptanceEntry] = field(default_factory=dict)
     comparisons: dict[str, str] = field(default_factory=dict)
-
-
-def bench_names(runs: Path) -> list[str]:
-    """Return the names of all benches in a folder, those of acceptances as ``ACCEPTANCE/BENCH``."""
-    of_stages = [
-        f"{folder.path.name}/{path.name}" for folder in acceptances(runs) for path in reversed(bench_folders(folder.path))
-    ]
-    return [*(path.name for path in reversed(bench_folders(runs))), *of_stages]
 
 
 def build(project: Project, target: Path, tell: Callable[[str], None] = lambda _: None, *, home: str = "") -> Built:

@@ -20,7 +20,7 @@ from orchestrator.record.archive import Archive, Contents, Unpacked, unpack
 from orchestrator.record.archive_record import Head, head_of
 from orchestrator.record.state_file import damaged
 from orchestrator.store.index import Entry, entry_of, read_index, write_index
-from orchestrator.store.place import Place
+from orchestrator.store.place import Place, readable
 from orchestrator.strictjson import strict_json
 
 __all__ = ["Listing", "Store"]
@@ -76,8 +76,9 @@ class Store:
 
     @staticmethod
     def marks(folder: Path) -> bool:
-        """Whether a folder is a store."""
-        return (folder / _MARKER).is_file()
+        """Whether a folder is a store. Raises ConfigError for one that may not be read."""
+        with readable(folder):
+            return (folder / _MARKER).is_file()
 
     @property
     def title(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.files import failures, sync_directory
-from orchestrator.store.place import HINT, PIECE_BYTES, sha256_of
+from orchestrator.store.place import HINT, PIECE_BYTES, readable, sha256_of
 
 __all__ = ["DirectoryPlace"]
 
@@ -32,27 +32,28 @@ class DirectoryPlace:
     def sizes(self, folder: str) -> dict[str, int | None]:
         """Return what is in a folder."""
         path = self._root / folder
-        if not self._root.is_dir():
-            raise FileNotFoundError(str(self._root))
-        if not path.is_dir():
-            return {}
-        with os.scandir(path) as entries:
-            shown = [entry for entry in entries if entry.name[0] != "."]
-            sizes: dict[str, int | None] = {}
-            for entry in shown:
-                with suppress(FileNotFoundError):  # removed meanwhile
-                    sizes[entry.name] = entry.stat().st_size if entry.is_file() else None
-            return sizes
+        with readable(self._root):
+            if not self._root.is_dir():
+                raise FileNotFoundError(str(self._root))
+            if not path.is_dir():
+                return {}
+            with os.scandir(path) as entries:
+                shown = [entry for entry in entries if entry.name[0] != "."]
+                sizes: dict[str, int | None] = {}
+                for entry in shown:
+                    with suppress(FileNotFoundError):  # removed meanwhile
+                        sizes[entry.name] = entry.stat().st_size if entry.is_file() else None
+                return sizes
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of a file."""
-        with (self._root / name).open("rb") as stream:
+        with readable(self._root), (self._root / name).open("rb") as stream:
             stream.seek(start)
             return stream.read(size)
 
     def fetch(self, name: str, target: Path) -> None:
         """Copy a file."""
-        with (self._root / name).open("rb") as stream, target.open("xb") as out:
+        with readable(self._root), (self._root / name).open("rb") as stream, target.open("xb") as out:
             shutil.copyfileobj(stream, out, PIECE_BYTES)
 
     def publish(self, name: str, source: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["HINT", "PIECE_BYTES", "Place", "sha256_of"]
+from orchestrator.errors import ConfigError
+
+__all__ = ["HINT", "PIECE_BYTES", "Place", "readable", "sha256_of"]
 
 PIECE_BYTES = 1 << 20
 HINT = "all who push need write access to the store's folder and to archives/ in it"
@@ -44,6 +47,16 @@ class Place(Protocol):
 
     def close(self) -> None:
         """Free connections."""
+
+
+@contextmanager
+def readable(root: Path) -> Iterator[None]:
+    """Raise ConfigError for what this user may not read below a directory: nothing is damaged."""
+    try:
+        yield
+    except PermissionError as error:
+        message, hint = f"cannot be read: {error.strerror}", "who reads a store needs read access to its folder and files"
+        raise ConfigError(message, kind="unsafe_path", where=str(error.filename or root), hint=hint) from error
 
 
 def sha256_of(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import logging
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,11 +14,12 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator.api import plan as plan_module
+from orchestrator.api import arguments
 from orchestrator.api.sealing import contents
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.record.archive import seal
 from tests.support import commands
+from tests.support.acceptances import acceptance
 from tests.support.benches import bench as made
 
 REPOSITORY = Path(__file__).parents[2]
@@ -44,7 +46,7 @@ def test_the_examples_of_the_page_and_of_the_module_hold(project: Path) -> None:
     examples = doctest.DocTestParser().get_doctest(page.replace("```", ""), {}, "api.md", None, 0)
     assert len(examples.examples) > 10
     assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(examples).failed == 0
-    assert doctest.testmod(plan_module).failed == 0
+    assert doctest.testmod(arguments).failed == 0
 
 
 def test_importing_the_package_loads_none_of_it() -> None:
@@ -123,12 +125,55 @@ def test_a_plan_is_that_of_the_command_which_it_names(project: Path) -> None:
         ("expect", "faster", "--expect: expected a bound such as busbw >= 350, got 'faster'"),
         ("templates", "no/such", "no/such: expected a folder of framework folders"),
         ("options", {"compute_ms": None}, "--set compute_ms"),
+        ("options", 5, "--set: expected values by name, got 5"),
+        ("env", [1], "--env: expected values by name, got [1]"),
+        ("limits", 5, "limits: expected orchestrator.Limits, got 5"),
+        ("nodes", [], "--nodes: expected one value or a list of values, got []"),
+        ("nodes", object, "--nodes: expected one value or a list of values, got <class 'object'>"),
+        ("hosts", {}, "--hosts: expected one value or a list of values, got {}"),
+        ("container", 5, "--container: expected a text, got 5"),
+        ("global_batch", [8], "--global-batch: expected a whole number ≥ 1, got [8]"),
+        ("timeout_s", [8], "--timeout: expected a number, got [8]"),
+        ("expect", [None], "--expect: expected texts, got None"),
+        ("file", 5, "--file: expected the path of a run file, got 5"),
+        ("project", 5, "project: expected the path of a folder, got 5"),
     ],
 )
 def test_a_value_of_another_type_is_refused_by_its_option(project: Path, option: str, value: object, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml", **{option: value})  # type: ignore[arg-type]
+        orchestrator.prepare(**{"model": "resnet50", "framework": "simulated", "hosts": "cluster.yaml", option: value})  # type: ignore[arg-type]
     assert str(caught.value).startswith(text)
+
+
+def test_several_hosts_are_a_list_as_several_values_are(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_HOSTS", "cluster.yaml")
+    plans = [orchestrator.prepare("resnet50", framework="simulated", hosts=hosts) for hosts in (["no1", "no2"], "no1,no2")]
+    assert plans[0].command == plans[1].command and plans[0].hosts == plans[1].hosts == ("no1", "no2")
+
+
+def test_what_is_no_plan_run_or_name_is_refused_with_what_was_expected(project: Path) -> None:
+    plan = orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml", baseline=False)
+    near = plan.runs[0][:-1] + "x"
+    for call, text in (
+        (lambda: orchestrator.run(None), "plan: expected a plan of orchestrator.prepare, got None"),  # type: ignore[arg-type]
+        (lambda: orchestrator.run(plan, observe=5), "observe: expected a function of an event, got 5"),  # type: ignore[arg-type]
+        (lambda: plan.files(near), f"run_id: no run {near!r} in this plan; did you mean '{plan.id}"),
+        (lambda: orchestrator.load(5), "name: expected a name or a path, got 5"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert str(caught.value).startswith(text)
+
+
+def test_an_acceptance_is_no_bench_and_its_benches_are_named(project: Path) -> None:
+    folder = acceptance(project / "runs", {}, nodes=3, name="a1-small")
+    for name in ("a1-small", folder.path):
+        with pytest.raises(
+            ConfigError, match=r"a1-small: expected a bench, got an acceptance\. its benches are .*\(gemm\)"
+        ) as caught:
+            orchestrator.load(name)
+        (named,) = re.findall(r"its benches are (\S+) \(gemm\)$", caught.value.hint)
+        assert orchestrator.load(named).id == "a1-small.bench"
 
 
 def test_none_is_a_value_that_is_not_given(project: Path) -> None:

@@ -78,6 +78,7 @@ def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(tmp_path: 
         (("missing.yaml",), "expected a file, there is none"),
         (("quick", "--sign", "missing"), "--sign missing: expected a key of ssh, found none"),
         (("quick", "--sign", "cluster.yaml"), "--sign cluster.yaml: expected a key of ssh, ssh-keygen says: "),
+        (("quick", "--sign", "cut"), "--sign cut: ssh-keygen does not sign: "),
         (("odd.yaml",), "odd.yaml:1: stages[0].checks: expected names of checks, got 'gpuz'"),
         (("unknown.yaml",), "no framework 'gem'"),
     ],
@@ -87,10 +88,18 @@ def test_what_cannot_be_planned_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cluster.yaml").write_text(INVENTORY)
+    cut_key(tmp_path / "cut")
     (tmp_path / "odd.yaml").write_text("stages: [{name: checks, checks: [ecc, gpuz], framework: gemm}]")
     (tmp_path / "unknown.yaml").write_text("stages: [{name: checks, checks: all, framework: gem}]")
     done = orch(*words, "--hosts", str(tmp_path / "cluster.yaml"), project=tmp_path, monkeypatch=monkeypatch)
     assert isinstance(done.exception, ConfigError) and message in str(done.exception)
+    assert not (tmp_path / "runs").exists()
+
+
+def cut_key(path: Path) -> None:
+    """Write what begins like a key and does not sign, without a question as for a passphrase."""
+    path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    path.chmod(0o600)
 
 
 def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Path) -> None:
@@ -127,6 +136,31 @@ def test_what_is_over_is_printed_again_and_changes_nothing(tmp_path: Path, monke
     assert done.exit_code == 5 and "small on node[1-3]: fail" in done.output and "certificate.tar" in done.output, done
     assert {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == before
     assert node_states(tmp_path / ".orch" / "nodes.json") == states
+
+
+def test_a_key_that_does_not_sign_hides_no_verdict_and_the_way_on_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.cli.accept import sealed
+    from orchestrator.cli.acceptance import certify
+
+    monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    key = tmp_path / "key"
+    cut_key(key)
+    folder = acceptance(tmp_path / "runs", {1: tuple(0.8 * value for value in STEADY)}, nodes=3, name="a1-small")
+    folder.change(lambda record: replace(record, sign=str(key)))
+    certify(folder)
+    archived = sealed(folder, key)
+    assert archived.is_file() and not archived.with_name("certificate.tar.sig").exists()
+    done = CliRunner().invoke(program(), ["resume", "a1-small"])
+    assert done.exit_code == 5 and "small on node[1-3]: fail" in done.stdout, done
+    assert f"orch: --sign {key}: ssh-keygen does not sign: " in done.stderr
+    assert f"the certificate is not signed; to sign it: orch archive a1-small --sign {key}" in done.stderr
+    key.unlink()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, stdin=subprocess.DEVNULL)
+    again = CliRunner().invoke(program(), ["resume", "a1-small"])
+    assert again.exit_code == 5 and archived.with_name("certificate.tar.sig").is_file() and "not signed" not in again.stderr
 
 
 def test_one_process_at_a_time_goes_on_with_an_acceptance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,19 @@ def test_half_a_change_is_refused(words: tuple[str, ...], project: Project) -> N
     assert isinstance(orch("nodes", *words).exception, ConfigError)
 
 
+def test_two_states_at_once_are_refused_as_such(project: Project) -> None:
+    assert str(orch("nodes", "node1", "--out", "--good").exception) == "orch nodes: expected --out or --good, got both"
+
+
+def test_a_mistyped_host_is_forgotten(project: Project) -> None:
+    orch("nodes", "node2", "--out")
+    orch("nodes", "nosuch", "--out")
+    assert set(node_states(project.nodes)) == {"node2", "nosuch"}
+    done = orch("nodes", "nosuch", "--good")
+    assert done.exit_code == 0 and "nosuch: of no inventory, and forgotten" in done.output
+    assert set(node_states(project.nodes)) == {"node2"}
+
+
 def test_a_node_that_is_taken_out_by_its_name_alone_stays_out_in_an_inventory_with_addresses(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,14 @@ def test_a_signature_names_its_signer_and_no_other_seal_or_signer_passes(tmp_pat
     strangers.write_text(f"ops@example.org {(tmp_path / 'theirs.pub').read_text()}")
     with pytest.raises(DataError, match="by a signer in"):
         signer(seal_of_it, signature, strangers)
+    for garbage in (b"", b"garbage", b"-----BEGIN SSH SIGNATURE-----\nabcd\n-----END SSH SIGNATURE-----\n"):
+        (tmp_path / "garbage").write_bytes(garbage)
+        with pytest.raises(DataError, match="garbage: expected a signature, ssh-keygen says: Couldn't "):
+            signer(seal_of_it, tmp_path / "garbage", allowed)
+    for text, said in (("", "found none"), ("# nobody\n", "found none"), ("garbage\n", "ssh-keygen says: .*:1: missing key")):
+        (tmp_path / "nobody").write_text(text)
+        with pytest.raises(ConfigError, match=f"nobody: expected lines of allowed signers, {said}"):
+            signer(seal_of_it, signature, tmp_path / "nobody")
     by_hand = ["ssh-keygen", "-Y", "verify", "-f", str(allowed), "-I", "ops@example.org", "-n", "orch", "-s", str(signature)]
     done = subprocess.run(by_hand, input=f"{seal_of_it}\n", text=True, capture_output=True, check=False)
     assert done.returncode == 0 and "Good" in done.stdout

@@ -501,6 +501,20 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     assert isinstance(error, OrchError) and error.exit_code == code
 
 
+@pytest.mark.parametrize("content", [None, "hello", "-----BEGIN OPENSSH PRIVATE KEY-----\n"])
+def test_a_key_that_does_not_sign_leaves_no_archive_behind(
+    bench: BenchDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content:
+        (tmp_path / "key").write_text(content)
+        (tmp_path / "key").chmod(0o600)
+    done = orch("archive", str(bench.path), "--sign", "key", "-o", "b.tar")
+    assert isinstance(done.exception, ConfigError) and "--sign key: " in str(done.exception)
+    assert not list(tmp_path.glob("*.tar*"))
+    assert orch("archive", str(bench.path), "-o", "b.tar").exit_code == 0
+
+
 def test_another_root_folder_is_not_the_sealed_tar(archive: Path, unpacked: Path, tmp_path: Path) -> None:
     renamed = tmp_path / "renamed.tar"
     with renamed.open("wb") as out:

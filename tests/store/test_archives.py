@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Mapping
@@ -18,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.api.sealing import contents
 from orchestrator.cli.main import program
-from orchestrator.errors import DataError, Faults
+from orchestrator.errors import ConfigError, DataError, Faults
 from orchestrator.record.archive import RECORD, seal, verify
 from orchestrator.record.archive_record import head_of
 from orchestrator.record.rundir import BenchDir
@@ -129,7 +131,12 @@ def test_an_acceptance_goes_in_and_out_and_its_stages_are_in_the_history(
     assert said.exit_code == 0, said.exception
     assert files(project.parent / "theirs/runs" / made.path.name).keys() >= files(made.path).keys() - {"certificate.tar"}
     shown = json.loads(orch("history", "--from", str(team), "--json", "--metric", "all").stdout)
-    assert {cell["bench_id"] for cell in shown["cells"]} > {attempt.bench_id for attempt in made.record().attempts}
+    (stage,) = {attempt.bench_id for attempt in made.record().attempts}
+    assert stage in {cell["bench_id"] for cell in shown["cells"]}
+    # The history names stages, and so does who pulls: what comes is the acceptance.
+    at(monkeypatch, project.parent / "others")
+    assert orch("pull", str(team), stage).stdout.startswith(f"{made.path.name}: verified, in ")
+    assert orch("summarize", stage).exit_code == 0
 
 
 def test_the_history_of_a_store_has_the_acceptances_of_a_project_as_it_has_them_itself(project: Path, team: Path) -> None:
@@ -362,6 +369,46 @@ def test_a_folder_of_other_files_becomes_no_store(project: Path) -> None:
     assert "--from: expected a value, got an empty text" in str(orch("history", "--from", "").exception)
     (project / "docs/orch-store.json").write_text('{"schema": 2}')
     assert "a newer orch may have made it" in str(orch("pull", "docs").exception)
+
+
+def test_a_store_that_may_not_be_read_is_no_damage(project: Path, team: Path) -> None:
+    # As root every folder can be read; so another user asks, who may not even enter that of the test.
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    else:
+        team.chmod(0)
+    try:
+        for words in (("pull", str(team)), ("history", "--from", str(team)), ("verify", str(team))):
+            said = orch(*words)
+            assert isinstance(said.exception, ConfigError) and "cannot be read: Permission denied" in str(said.exception), said
+    finally:
+        if is_root:
+            os.seteuid(0)
+        else:
+            team.chmod(0o700)
+
+
+def test_four_digits_of_a_seal_are_enough_and_fewer_are_told(project: Path, team: Path) -> None:
+    seal_of_a = archive_of(team, "a").stem
+    assert "a: verified" in orch("pull", str(team), seal_of_a[:4], "-o", "out").stdout
+    said = orch("pull", str(team), seal_of_a[:3])
+    assert str(said.exception).endswith(f"orch pull {team} lists them; of a seal, 4 digits are enough")
+
+
+def test_without_a_name_the_newest_bench_or_acceptance_is_sealed_and_none_without_runs(
+    project: Path, team: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at(monkeypatch, project.parent / "accepted")
+    made = acceptance(Path("runs"), {}, nodes=3, name="a2-small")
+    assert orch("archive", "-o", "a.tar").stdout.startswith("a.tar: sealed ")
+    assert orch("push", str(team)).stdout.startswith("a2-small: sent and verified")
+    empty = acceptance(Path("runs"), {}, nodes=3, name="a3-small")
+    for run in empty.path.glob("*/*/manifest.json"):
+        shutil.rmtree(run.parent)
+    assert orch("push", str(team), "--all").stdout.startswith("a2-small: the store has it already")
+    bench(Path("runs"), "b9", "2026-10-01T08:00:00Z", [1.0])
+    assert orch("push", str(team)).stdout.startswith("b9: sent") and made.path.is_dir()
 
 
 def test_a_head_is_proven_by_its_seal_alone(project: Path, team: Path) -> None:
