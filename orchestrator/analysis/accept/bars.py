@@ -31,31 +31,29 @@ def against_others(stage: str, group: Group, margin: float, comparisons: int, on
     """Judge each unit by its peers. Return why not if there are too few of them, or of their repeats, for a comparison."""
     silent = _silent(group)
     units = [unit for unit in group.units if unit.name not in silent]
-    values = {unit.name: unit.values for unit in units}
-    lower = group.lower_is_better
+    values, lower = {unit.name: unit.values for unit in units}, group.lower_is_better
     peers = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=lower)
-    if peers is None:
+    if peers is None and not silent:
         return _why_not(units)
+    by_name = silent | ({name: _by_peers(unit) for name, unit in peers.units.items()} if peers else {})
+    judged = [unit for unit in group.units if unit.name in by_name]
+    hosts = tuple(dict.fromkeys(host for unit in judged for host in unit.hosts))
     findings = []
-    for unit in group.units:
-        found = silent.get(unit.name) or _by_peers(peers.units[unit.name])
-        if found:
+    for unit in judged:
+        if found := by_name[unit.name]:
             verdict, text, decides = found
             findings.append(Finding("node", unit.name, unit.hosts, verdict, f"{group.title}: {text}", decides, group.runs))
-    seen = least_named(values, margin=margin, comparisons=comparisons, lower_is_better=lower)
-    hosts = tuple(dict.fromkeys(host for unit in group.units for host in unit.hosts))
-    findings += _of_all(group, peers, hosts, seen, on_cpu, any(finding.verdict == FAIL for finding in findings))
-    worst = max(0.0, *(unit.slower for unit in peers.units.values()))
-    least = f"a unit {percent(seen, up=True)} slower" if math.isfinite(seen) else "no unit, however slow,"
-    return Judged(
-        stage,
-        "peers",
-        f"{group.title}: none more than {percent(margin)} slower than its peers, and certainly slower",
-        f"at most {worst:.1%} slower; {least} would have been named",
-        f"robust comparison of {len(units)} units, {LEVEL:.0%} for all comparisons with peers together",
-        hosts,
-        tuple(findings),
-    )
+    if peers is None:
+        got = f"the others cannot be compared: {_why_not(units)}"
+    else:
+        seen = least_named(values, margin=margin, comparisons=comparisons, lower_is_better=lower)
+        findings += _of_all(group, peers, hosts, seen, on_cpu, any(finding.verdict == FAIL for finding in findings))
+        worst = max(0.0, *(unit.slower for unit in peers.units.values()))
+        least = f"a unit {percent(seen, up=True)} slower" if math.isfinite(seen) else "no unit, however slow,"
+        got = f"at most {worst:.1%} slower; {least} would have been named"
+    bar = f"{group.title}: none more than {percent(margin)} slower than its peers, and certainly slower"
+    source = f"robust comparison of {len(units)} units, {LEVEL:.0%} for all comparisons with peers together"
+    return Judged(stage, "peers", bar, got, source, hosts, tuple(findings))
 
 
 def _why_not(units: Sequence[Unit]) -> str:
@@ -70,12 +68,12 @@ def _why_not(units: Sequence[Unit]) -> str:
     return f"{len(units)} nodes or devices, {max(repeats, default=0)} repeats: three and two are needed"
 
 
-def _silent(group: Group) -> dict[str, tuple[str, str, str]]:
+def _silent(group: Group) -> dict[str, tuple[str, str, str] | None]:
     """Return verdict, text and what decides of the units that have a rate of 0 or below, where others have a number."""
     without = {unit.name: sum(value <= 0 for value in unit.values) for unit in group.units}
     if group.lower_is_better or 2 * sum(map(bool, without.values())) >= len(without):
         return {}
-    found = {}
+    found: dict[str, tuple[str, str, str] | None] = {}
     for unit in group.units:
         if count := without[unit.name]:
             text = f"0 or below in {count} of {len(unit.values)} repeats, where its peers have a number"

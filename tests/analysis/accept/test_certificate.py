@@ -202,6 +202,14 @@ def test_a_device_that_computes_nothing_fails_by_every_bar_and_keeps_none_from_b
     assert judged(back, "earlier").got.endswith("not compared: node2") and back.verdict == "pass"
 
 
+def test_one_of_three_devices_that_computes_nothing_fails_though_two_cannot_be_compared(tmp_path: Path) -> None:
+    certificate = certificate_of(acceptance(tmp_path, {1: DEAD}, nodes=3, device="NVIDIA B300"))
+    bar = judged(certificate, "peers")
+    assert [finding.hosts for finding in bar.findings] == [("node2",)] and bar.hosts == ("node2",)
+    assert bar.got == "the others cannot be compared: 2 nodes or devices, 5 repeats: three and two are needed"
+    assert verdicts(certificate) == {"node1": "undecided", "node2": "fail", "node3": "undecided"}
+
+
 def test_zeros_of_all_devices_are_no_comparison_and_that_is_said(tmp_path: Path) -> None:
     certificate = certificate_of(acceptance(tmp_path, dict.fromkeys(range(4), DEAD), nodes=4))
     assert certificate.not_tested["gemm, gemm tflops_rank size=8192 against peers"] == "values of 0 or below have no ratio"
