@@ -240,22 +240,33 @@ def checked_specs(request: Request, folders: Sequence[FrameworkFolder], hosts: S
 
 
 def _configurations(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host]) -> Configurations:
-    file = request.run_file
-    commanded = {name: value for name, value in request.single.items() if value is not None}
     given, lists = _axes(request, folders[0], hosts)
+    choices = _choices(request, folders, given, lists, device_of(hosts))
+    origins = {**request.origins, **dict.fromkeys((*names_of(given), *_commanded(request)), "command line")}
+    asked = configurations(request.model, choices, folders, hosts, origins, request.run_file.places)
+    asked.check(strict=request.strict)
+    return asked
+
+
+def _commanded(request: Request) -> dict[str, Any]:
+    return {name: value for name, value in request.single.items() if value is not None}
+
+
+def _choices(
+    request: Request, folders: Sequence[FrameworkFolder], given: Sequence[Axis], lists: Sequence[Axis], device: str
+) -> list[dict[str, Any]]:
+    """Return the choices of each configuration. Raises ConfigError, or Faults, if there is none, and for values that none can
+    have."""
+    file, commanded = request.run_file, _commanded(request)
     entries = [choices for alternatives in (*given, *lists) for choices in alternatives]
     values = [item for choices in (*entries, *file.include, file.single, commanded) for item in choices.items()]
-    check_values(values, folders, device_of(hosts), file.places)
+    check_values(values, folders, device, file.places)
     combinations = combined(lists, given, file.include, file.exclude)
     if not combinations:
         raise ConfigError(
             "expected a configuration that exclude: leaves and the command line allows, there is none", where="--file"
         )
-    choices = [{**file.single, **combination, **commanded} for combination in combinations]
-    origins = {**request.origins, **dict.fromkeys((*names_of(given), *commanded), "command line")}
-    asked = configurations(request.model, choices, folders, hosts, origins)
-    asked.check(strict=request.strict)
-    return asked
+    return [{**file.single, **combination, **commanded} for combination in combinations]
 
 
 def _axes(request: Request, folder: FrameworkFolder, hosts: Sequence[Host]) -> tuple[list[Axis], list[Axis]]:
