@@ -88,6 +88,17 @@ class Request:
         included = [entry["framework"] for entry in file.include if "framework" in entry]
         return tuple(dict.fromkeys([*(self.frameworks or alone or listed or [default()]), *included]))
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that it sets on nodes, and where each is first set: in the run file, or by which option."""
+        file = self.run_file
+        entries = [file.single, *(choices for alternatives in file.lists for choices in alternatives), *file.include]
+        places: dict[str, str] = {}
+        for name, value in (item for choices in entries for item in choices.items()):
+            places.setdefault(name, file.places.get((name, value), ""))
+        places |= {name: f"--env {name.removeprefix('env.')}" for name in self.axes}
+        return {name.removeprefix("env."): place for name, place in places.items() if name.startswith("env.")}
+
 
 def request_of(
     model: str,

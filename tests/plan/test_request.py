@@ -331,6 +331,16 @@ def test_what_the_choices_of_a_run_file_make_impossible_is_named_with_their_plac
         assert refusal(lambda request=request: bench_of(request)).startswith(place + steps)
 
 
+def test_variables_have_the_place_where_they_are_set() -> None:
+    document = run_file("env: {A: 1, B: [1, 2]}\ninclude:\n  - {env: {C: 3}}\n")
+    assert request_of("resnet50", env=["B=5", "D=1"], run_file=document).variables == {
+        "A": "choices.yaml:1: env.A",
+        "B": "--env B",
+        "C": "choices.yaml:3: include[0].env.C",
+        "D": "--env D",
+    }
+
+
 def test_a_dtype_that_this_device_does_not_have_is_skipped() -> None:
     bench = bench_of(request_of("resnet50", shape="1n1g", dtype="fp32,fp16"), hosts=CPUS)
     assert cells_of(bench) == ["mill 1n1g fp32"]
