@@ -93,6 +93,7 @@ def _planned(
     """Return the stages that are possible and fit the budget, each with its bench, and why others are left out."""
     from orchestrator.cli.acceptance import bench_of
     from orchestrator.errors import ConfigError
+    from orchestrator.plan.spec import by_reason
     from orchestrator.plan.suite import fitted
 
     nodes = len(selection.hosts)
@@ -107,7 +108,11 @@ def _planned(
     kept, left_out = fitted(
         [(stage, _estimate_s(stage, benches[stage.name], nodes)) for stage in possible], budget_s, impossible
     )
-    return [(stage, benches[stage.name]) for stage in kept], left_out
+    planned = [(stage, benches[stage.name]) for stage in kept]
+    for stage, bench in planned:
+        for reason, names in by_reason(bench.skipped if bench else ()).items():
+            left_out[f"{stage.name}, {names}"] = reason
+    return planned, left_out
 
 
 def _check_checks(suite: Suite, document: Document, bases: Sequence[Path]) -> None:

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from orchestrator.analysis.accept import certificate_of
+from orchestrator.cli.accept import begun
 from orchestrator.cli.acceptance import bench_of, earlier_of
 from orchestrator.cli.main import program
-from orchestrator.cli.options import find_bench
+from orchestrator.cli.options import find_bench, select
+from orchestrator.cli.suite_plan import planned_suite
 from orchestrator.errors import ConfigError, Interrupted, RunError
 from orchestrator.inventory import Host
+from orchestrator.plan import Limits
 from orchestrator.plan.suite import suite_of
 from orchestrator.plan.suite_files import open_suite, suites
 from orchestrator.record.acceptance import AcceptanceDir
@@ -100,6 +104,23 @@ def cut_key(path: Path) -> None:
     """Write what begins like a key and does not sign, without a question as for a passphrase."""
     path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     path.chmod(0o600)
+
+
+def test_a_shape_that_is_too_large_for_these_hosts_is_in_the_plan_and_in_the_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(INVENTORY)
+    stage = "{name: shapes, bench: resnet50, framework: simulated, choices: {nodes: [1, 9]}}"
+    (tmp_path / "shapes.yaml").write_text(f"stages: [{stage}]")
+    words = (str(tmp_path / "shapes.yaml"), "--hosts", str(tmp_path / "cluster.yaml"), "--dry-run")
+    done = orch(*words, project=tmp_path, monkeypatch=monkeypatch)
+    assert "  shapes: shapes; 5 runs of 1n8g, about 0s\n" in done.output, done
+    reason = f"{tmp_path}/shapes.yaml:1: stages[0].choices.nodes[1]: expected 9 hosts, 4 selected: gpu[1-4]"
+    assert f"  left out: shapes, simulated resnet50 9n8g: {reason}\n" in done.output
+    selection = select(str(tmp_path / "cluster.yaml"))
+    plan = planned_suite(words[0], selection, (), None)
+    made = begun(plan, selection, (), Limits(), budget_s=None, accept_new=False)
+    assert certificate_of(made.folder).not_tested["shapes, simulated resnet50 9n8g"] == reason
 
 
 def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Path) -> None:
