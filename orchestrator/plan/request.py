@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import Host
 from orchestrator.plan.baselines import marked, missing_baselines, possible
 from orchestrator.plan.bench import Bench
-from orchestrator.plan.configurations import Configurations, check_values, configurations, device_of, ranks_by_default
+from orchestrator.plan.configurations import Configurations, check_values, configurations, device_of, placed, ranks_by_default
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import Framework, Knob
@@ -28,6 +28,7 @@ from orchestrator.plan.placement import ladder as ladder_shapes
 from orchestrator.plan.run_file import RunFile, run_file_of
 from orchestrator.plan.schedule import LEAST, MOST, ORDERS, Schedule
 from orchestrator.plan.spec import RunSpec
+from orchestrator.plan.trial import refused_everywhere
 from orchestrator.plan.variables import check_variable
 from orchestrator.plan.words import assignments, numbers, seconds, share, words
 from orchestrator.plan.words import label as label_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Request",
     "allows_numerics",
+    "check_choices",
     "check_measures",
     "checked_specs",
     "free_knobs",
@@ -248,6 +250,21 @@ def checked_specs(request: Request, folders: Sequence[FrameworkFolder], hosts: S
     refuses it, and for a value that none can have.
     """
     return _configurations(request, folders, hosts).specs
+
+
+def check_choices(request: Request, folders: Sequence[FrameworkFolder], device: str, shape: tuple[int, int]) -> None:
+    """Raise ConfigError, or Faults with several, for what is possible on no hosts. `refused_everywhere` says what ``shape`` is
+    for."""
+    by_name = {folder.framework.name: folder for folder in folders}
+    given = [axis("framework", request.frameworks)] if request.frameworks else []
+    faults: dict[str, ConfigError] = {}
+    for choice in _choices(request, folders, given, request.run_file.lists, device):
+        folder = by_name[choice.get("framework", folders[0].framework.name)]
+        if error := refused_everywhere(folder, request.model, device, choice, shape):
+            fault = placed(error, choice, request.run_file.places)
+            faults.setdefault(str(fault), fault)
+    if faults:
+        raise next(iter(faults.values())) if len(faults) == 1 else Faults(list(faults.values()))
 
 
 def _configurations(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host]) -> Configurations:

@@ -83,8 +83,8 @@ def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(tmp_path: 
         (("quick", "--sign", "missing"), "--sign missing: expected a key of ssh, found none"),
         (("quick", "--sign", "cluster.yaml"), "--sign cluster.yaml: expected a key of ssh, ssh-keygen says: "),
         (("quick", "--sign", "cut"), "--sign cut: ssh-keygen does not sign: "),
-        (("odd.yaml",), "odd.yaml:1: stages[0].checks: expected names of checks, got 'gpuz'"),
-        (("unknown.yaml",), "no framework 'gem'"),
+        (("odd.yaml",), "odd.yaml:1: stages[0].checks[1]: expected names of checks, got 'gpuz'"),
+        (("unknown.yaml",), "unknown.yaml:1: stages[0].framework: no framework 'gem'"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(
@@ -114,7 +114,7 @@ def test_a_shape_that_is_too_large_for_these_hosts_is_in_the_plan_and_in_the_cer
     (tmp_path / "shapes.yaml").write_text(f"stages: [{stage}]")
     words = (str(tmp_path / "shapes.yaml"), "--hosts", str(tmp_path / "cluster.yaml"), "--dry-run")
     done = orch(*words, project=tmp_path, monkeypatch=monkeypatch)
-    assert "  shapes: shapes; 5 runs of 1n8g, about 0s\n" in done.output, done
+    assert "  shapes: shapes; 5 runs of 1n8g, no time given (run:)\n" in done.output, done
     reason = f"{tmp_path}/shapes.yaml:1: stages[0].choices.nodes[1]: expected 9 hosts, 4 selected: gpu[1-4]"
     assert f"  left out: shapes, simulated resnet50 9n8g: {reason}\n" in done.output
     selection = select(str(tmp_path / "cluster.yaml"))
