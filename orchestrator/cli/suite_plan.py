@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.suite import Suite, SuiteStage
     from orchestrator.yamlfile import Document
 
-__all__ = ["SuitePlan", "planned_suite", "show"]
+__all__ = ["SuitePlan", "in_words", "planned_suite", "show"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,11 @@ class SuitePlan:
     left_out: Mapping[str, str]
 
 
-def planned_suite(name: str, selection: Selection, bases: Sequence[Path], budget_s: float | None) -> SuitePlan:
-    """Return what a suite, by name or file, measures on these hosts within a budget. Raises ConfigError, or Faults with
-    several, for what is wrong in it."""
+def planned_suite(
+    name: str, selection: Selection, bases: Sequence[Path], budget_s: float | None, where: str = "suite"
+) -> SuitePlan:
+    """Return what a suite, by name or file, measures on these hosts within a budget; ``where`` is what names it. Raises
+    ConfigError, or Faults with several, for what is wrong in it."""
     from functools import cache
     from pathlib import Path
 
@@ -48,7 +50,7 @@ def planned_suite(name: str, selection: Selection, bases: Sequence[Path], budget
     from orchestrator.plan.suite_files import open_references, open_suite
 
     own = [folder for folder in (selection.project.root / "suites",) if folder.is_dir()]
-    document = open_suite(name, own)
+    document = open_suite(name, own, where)
     devices = {host.device for host in selection.hosts}
     if len(devices) > 1:
         hint = "accept those with GPUs and those without apart: -x"
@@ -60,6 +62,13 @@ def planned_suite(name: str, selection: Selection, bases: Sequence[Path], budget
     check_suite(document, suite, selection.hosts, selection.inventory, figures, bases, read)
     stages, left_out = _planned(suite, document, selection, bases, budget_s, read)
     return SuitePlan(suite, document, references, tuple(stages), left_out)
+
+
+def in_words(plan: SuitePlan, nodes: int) -> str:
+    """Return what would be run, and what is left out, in one line."""
+    stages = ", ".join(stage.name for stage, _ in plan.stages) or "no stage"
+    left_out = f"; left out: {', '.join(plan.left_out)}" if plan.left_out else ""
+    return f"{plan.suite.name} on {nodes} nodes, {_about(plan.stages, nodes)}: {stages}{left_out}"
 
 
 def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:

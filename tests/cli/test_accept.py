@@ -24,6 +24,7 @@ from orchestrator.plan.suite import suite_of
 from orchestrator.plan.suite_files import open_suite, suites
 from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.ownership import holder, owned
+from tests.support import commands
 from tests.support.acceptances import STEADY, acceptance, hosts_of
 
 INVENTORY = "schema: 1\ndefaults: {gpus: 8}\nhosts:\n  'gpu[1-4]': {address: '10.0.0.[1-4]'}\n"
@@ -121,6 +122,37 @@ def test_a_shape_that_is_too_large_for_these_hosts_is_in_the_plan_and_in_the_cer
     plan = planned_suite(words[0], selection, (), None)
     made = begun(plan, selection, (), Limits(), budget_s=None, accept_new=False)
     assert certificate_of(made.folder).not_tested["shapes, simulated resnet50 9n8g"] == reason
+
+
+@pytest.mark.parametrize(
+    ("gate", "said", "status"),
+    [
+        (
+            "quick",
+            "gate: first quick on 4 nodes, about 9m16s: checks, gemm, memory, host-device, all-reduce-in-node, pairs\n",
+            0,
+        ),
+        ("qick", "orch: --gate: no suite 'qick'. available: accept, quick, soak; did you mean 'quick'?", 2),
+        ("", "orch: --gate: no suite ''. available: ", 2),
+    ],
+)
+def test_a_dry_run_of_a_bench_says_what_its_gate_would_do(gate: str, said: str, status: int, tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(INVENTORY)
+    words = ("bench", "resnet50", "-f", "simulated", "--hosts", "cluster.yaml", "--dry-run", "--gate", gate)
+    done = commands.orch(tmp_path, *words)
+    assert done.returncode == status and said in done.stderr, done
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--gate", "qick"), ("--gate", "quick", "--set", "secnds=3"), ("--gate", "quick", "--expect", "samples >= 3")],
+)
+def test_what_is_wrong_with_a_gate_or_the_bench_after_it_is_said_before_a_host_is_contacted(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(INVENTORY)
+    done = commands.orch(tmp_path, "bench", "resnet50", "-f", "simulated", "--hosts", "cluster.yaml", *words)
+    assert done.returncode == 2 and not list(tmp_path.glob("runs/*")), done
 
 
 def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Path) -> None:
