@@ -43,17 +43,32 @@ _FLOAT = re.compile(r"[-+]?(?=\.?[0-9])(?:0|[1-9][0-9]{0,17})?(?:\.[0-9]{1,40})?
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The value of one file; ``lines`` maps the path of keys and indices of every value to its line, from 1."""
+    """The value of one file; ``lines`` maps the path of keys and indices of every value to its line, from 1. ``root`` is the
+    path of the value in its file, if it is a part of it."""
 
     value: Any
     lines: Mapping[_KeyPath, int]
     source: str
+    root: _KeyPath = ()
 
     def line(self, path: _KeyPath = ()) -> int:
         """Return the line of the value at ``path``, or of the closest value around it."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
+
+    def where(self, path: _KeyPath = ()) -> str:
+        """Return file, line and keys of the value at ``path``, or of the closest value around it, as an error names them."""
+        keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in (*self.root, *path)).removeprefix(".")
+        return f"{self.source}:{self.line(path)}" + (f": {keys}" if keys else "")
+
+    def part(self, path: _KeyPath) -> Document:
+        """Return the value at ``path`` as a document of its own. Raises KeyError, IndexError or TypeError if there is none."""
+        value = self.value
+        for key in path:
+            value = value[key]
+        lines = {at[len(path) :]: line for at, line in self.lines.items() if at[: len(path)] == path}
+        return Document(value, lines, self.source, (*self.root, *path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,6 +268,14 @@ def test_any_bytes_are_a_document_or_refused_with_their_source(tmp_path_factory:
         assert error.where.startswith(str(path))
 
 
+def test_a_part_of_a_document_names_the_places_of_its_file() -> None:
+    document = loads("stages:\n  - name: a\n    choices:\n      nodes: [1,\n        9]\n", "suite.yaml")
+    part = document.part(("stages", 0, "choices"))
+    assert part.value == {"nodes": [1, 9]}
+    assert part.where(("nodes", 1)) == "suite.yaml:5: stages[0].choices.nodes[1]" == part.part(("nodes",)).where((1,))
+    assert document.where() == "suite.yaml:1" and document.where(("stages", 0, "nmae")) == "suite.yaml:2: stages[0].nmae"
+
+
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**17), 10**17), st.text(alphabet=st.characters(codec="utf-8"), max_size=8)
 )

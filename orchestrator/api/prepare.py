@@ -18,7 +18,7 @@ from orchestrator.plan.request import Request, planned
 
 if TYPE_CHECKING:
     from orchestrator.controller.controller import Controller
-    from orchestrator.inventory import Host
+    from orchestrator.inventory import Host, Inventory
     from orchestrator.plan import Limits
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.plan.profile import Profile
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.record.bench_parts import TuneRecord
     from orchestrator.record.bisect_record import BisectRecord
 
-__all__ = ["Prepared", "begun", "documents", "plans", "prepared", "remembered_interfaces"]
+__all__ = ["Prepared", "begun", "check_variables", "documents", "plans", "prepared", "remembered_interfaces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,10 @@ def prepared(
     from orchestrator.controller.earlier import usable_baseline
     from orchestrator.results.expectations import check_planned
 
+    check_variables(request, selection.inventory)
     plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
     check_planned(plan)
-    _note_variables(plan, selection, say)
+    note_references("--env", {item for spec in plan.cells for item in spec.env.items()}, say)
     if unused := idle(plan.cells, selection.hosts):
         say(f"idle: {'; '.join(unused)}: hosts differ in size, and no run needs these")
     lent = []
@@ -68,15 +69,12 @@ def prepared(
     return Prepared(replace(plan, profile=profile), tuple(run for _, runs in lent for run in runs))
 
 
-def _note_variables(plan: Bench, selection: Selection, say: Callable[[str], None]) -> None:
-    """Refuse a variable whose value the inventory keeps secret; name values that keep their $."""
-    variables = {item for spec in plan.cells for item in spec.env.items()}
-    names = {name for name, _ in variables}
-    names |= {name.removeprefix("env.") for skipped in plan.skipped for name in skipped.choices if name.startswith("env.")}
-    if secret := sorted({name for name in names if selection.inventory.is_secret(name)}):
-        hint = "its values would be in the table and in the files of the bench: set it in the inventory"
-        raise ConfigError("expected a variable that is not secret", where=f"--env {secret[0]}", hint=hint)
-    note_references("--env", variables, say)
+def check_variables(request: Request, inventory: Inventory) -> None:
+    """Raise ConfigError for a variable of a request whose value the inventory keeps secret."""
+    for name, place in request.variables.items():
+        if inventory.is_secret(name):
+            hint = "its values would be in the table and in the files of the bench: set it in the inventory"
+            raise ConfigError("expected a variable that is not secret", where=place, hint=hint)
 
 
 def plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:

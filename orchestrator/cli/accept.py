@@ -161,7 +161,7 @@ def gated(
     from orchestrator.errors import Regression
     from orchestrator.report.accept import lines
 
-    plan = planned_suite(suite, selection, bases, None)
+    plan = planned_suite(suite, selection, bases, None, "--gate")
     acceptance = begun(plan, selection, bases, limits, budget_s=None, accept_new=accept_new)
     with _held(acceptance.folder):
         acceptance.carry_out()

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,9 +30,9 @@ from orchestrator.inventory import Host
 from orchestrator.nodes.preflight import capture
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
-from orchestrator.plan.folders import framework_for
+from orchestrator.plan.folders import FrameworkFolder, framework_for
 from orchestrator.plan.placement import taken
-from orchestrator.plan.request import planned, request_of
+from orchestrator.plan.request import Request, planned, request_of
 from orchestrator.plan.suite import Suite, SuiteStage, choices_of
 from orchestrator.plan.words import shortest
 from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, AcceptanceRecord, Attempt, acceptances, earlier_values
@@ -40,33 +40,45 @@ from orchestrator.report.html.certificate import render
 from orchestrator.report.text import one_line
 from orchestrator.yamlfile import Document
 
-__all__ = ["Acceptance", "bench_of", "certify", "earlier_of"]
+__all__ = ["Acceptance", "bench_of", "certify", "earlier_of", "ranks_of", "request_for"]
 
 _LATE = 1.1
 """A stage that would end later than this many times the budget is left out."""
 
 
-def _ranks_of(hosts: Sequence[Host]) -> int:
+def ranks_of(hosts: Sequence[Host]) -> int:
     """Return how many ranks fit on each of these hosts."""
     return min((host.capacity or 1 for host in hosts), default=1)
 
 
-def bench_of(stage: SuiteStage, document: Document, hosts: Sequence[Host], bases: Sequence[Path]) -> Bench:
-    """Return the bench of a stage on these hosts. Raises ConfigError if that is not possible there."""
+def bench_of(
+    stage: SuiteStage,
+    document: Document,
+    hosts: Sequence[Host],
+    bases: Sequence[Path],
+    read: Callable[[str], FrameworkFolder] | None = None,
+) -> Bench:
+    """Return the bench of a stage on these hosts; ``read`` is as in `framework_for`. Raises ConfigError if that is not possible
+    there."""
     if len(hosts) < stage.least_nodes:
         raise ConfigError(f"needs {stage.least_nodes} nodes, {len(hosts)} are left")
-    if (ranks := _ranks_of(hosts)) < stage.least_ranks:
+    if (ranks := ranks_of(hosts)) < stage.least_ranks:
         raise ConfigError(f"needs {stage.least_ranks} ranks on each node, the smallest has {ranks}")
-    choices = choices_of(document, stage, len(hosts), ranks)
-    request = request_of(
+    request = request_for(stage, document, len(hosts), ranks)
+    folders = open_frameworks(request.framework_names(lambda: framework_for(stage.bench, bases, read)), bases)
+    return planned(request, folders, hosts, bench_id=new_bench_id(), seed=new_seed())
+
+
+def request_for(stage: SuiteStage, document: Document, nodes: int, ranks: int) -> Request:
+    """Return what a stage asks for on so many nodes of so many ranks."""
+    choices = choices_of(document, stage, nodes, ranks)
+    return request_of(
         stage.bench,
         framework=stage.framework,
         run_file=choices if choices.value else None,
         baseline=False,
         label="" if "label" in choices.value else stage.name,
     )
-    folders = open_frameworks(request.framework_names(lambda: framework_for(stage.bench, bases)), bases)
-    return planned(request, folders, hosts, bench_id=new_bench_id(), seed=new_seed())
 
 
 @dataclass(slots=True)

@@ -157,7 +157,7 @@ def bench(
     devices: Devices = None,
     skip_unreachable: SkipUnreachable = False,
     with_suspects: WithSuspects = False,
-    gate: Gate = "",
+    gate: Gate = None,
     spares: Spares = 0,
     accept_new: AcceptNew = False,
     debug: Debug = False,
@@ -237,10 +237,17 @@ def bench(
         Opened() as opened,
     ):
         chosen = selection = without_suspects(chosen, with_suspects)
+        if gate is not None:
+            from orchestrator.cli.suite_plan import in_words, planned_suite
+
+            first = planned_suite(gate, selection, bases, None, "--gate")
+            prepared(request, folders, selection, bench_id=bench_id, seed=0, say=lambda _: None)  # not after the gate
+            if dry_run:
+                say(f"gate: first {in_words(first, len(selection.hosts))}")
         if skip_unreachable and not dry_run:
             selection = reached(selection, accept_new, opened)
             spares = max(0, spares - (len(chosen.hosts) - len(selection.hosts)))  # one takes the place of each that is left out
-        if gate and not dry_run:
+        if gate is not None and not dry_run:
             from orchestrator.cli.accept import gated
 
             opened.close()

@@ -22,7 +22,8 @@ WithSuspects = Annotated[
 ]
 
 Gate = Annotated[
-    str, typer.Option("--gate", metavar="SUITE", help="First run this suite of orch accept, and go on without nodes that fail.")
+    str | None,
+    typer.Option("--gate", metavar="SUITE", help="First run this suite of orch accept, and go on without nodes that fail."),
 ]
 
 

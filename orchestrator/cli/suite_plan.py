@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from orchestrator.cli.options import open_frameworks, print_json
+from orchestrator.cli.options import print_json
 from orchestrator.results.numbers.rounding import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from orchestrator.api.selection import Selection
+    from orchestrator.errors import ConfigError
     from orchestrator.plan.bench import Bench
+    from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.plan.suite import Suite, SuiteStage
     from orchestrator.yamlfile import Document
 
-__all__ = ["SuitePlan", "planned_suite", "show"]
+__all__ = ["SuitePlan", "in_words", "planned_suite", "show"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,33 +35,47 @@ class SuitePlan:
     left_out: Mapping[str, str]
 
 
-def planned_suite(name: str, selection: Selection, bases: Sequence[Path], budget_s: float | None) -> SuitePlan:
-    """Return what a suite, by name or file, measures on these hosts within a budget. Raises ConfigError."""
+def planned_suite(
+    name: str, selection: Selection, bases: Sequence[Path], budget_s: float | None, where: str = "suite"
+) -> SuitePlan:
+    """Return what a suite, by name or file, measures on these hosts within a budget; ``where`` is what names it. Raises
+    ConfigError, or Faults with several, for what is wrong in it."""
+    from functools import cache
     from pathlib import Path
 
+    from orchestrator.cli.suite_check import check_suite
     from orchestrator.errors import ConfigError
-    from orchestrator.plan.suite import suite_of
+    from orchestrator.plan.folders import open_framework
+    from orchestrator.plan.suite import references_of, suite_of
     from orchestrator.plan.suite_files import open_references, open_suite
 
     own = [folder for folder in (selection.project.root / "suites",) if folder.is_dir()]
-    document = open_suite(name, own)
+    document = open_suite(name, own, where)
     devices = {host.device for host in selection.hosts}
     if len(devices) > 1:
         hint = "accept those with GPUs and those without apart: -x"
         raise ConfigError("expected hosts of one kind, got some with GPUs and some without", where="--hosts", hint=hint)
     suite = suite_of(document, Path(name).stem, devices.pop())
-    _check_checks(suite, document, bases)
-    stages, left_out = _planned(suite, document, selection, bases, budget_s)
-    return SuitePlan(suite, document, tuple(open_references(own)), tuple(stages), left_out)
+    references = tuple(open_references(own))
+    figures = [figure for file in references for figure in references_of(file)]
+    read = cache(lambda framework: open_framework(framework, bases))
+    check_suite(document, suite, selection.hosts, selection.inventory, figures, bases, read)
+    stages, left_out = _planned(suite, document, selection, bases, budget_s, read)
+    return SuitePlan(suite, document, references, tuple(stages), left_out)
+
+
+def in_words(plan: SuitePlan, nodes: int) -> str:
+    """Return what would be run, and what is left out, in one line."""
+    stages = ", ".join(stage.name for stage, _ in plan.stages) or "no stage"
+    left_out = f"; left out: {', '.join(plan.left_out)}" if plan.left_out else ""
+    return f"{plan.suite.name} on {nodes} nodes, {_about(plan.stages, nodes)}: {stages}{left_out}"
 
 
 def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
     """Print what would be run, and what is left out."""
-    from orchestrator.plan.words import shortest
-
     suite, plans, left_out = plan.suite, plan.stages, plan.left_out
-    total_s = sum(_estimate_s(stage, bench, nodes) for stage, bench in plans)
     if as_json:
+        total_s = sum(_estimate_s(stage, bench, nodes) for stage, bench in plans)
         stages = [
             {"name": stage.name, "title": stage.title, "estimate_s": _estimate_s(stage, bench, nodes),
              "runs": [run.run_id for run in bench.planned()] if bench else []}
@@ -67,32 +83,38 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
         ]  # fmt: skip
         print_json({"suite": suite.name, "nodes": nodes, "estimate_s": total_s, "stages": stages, "left_out": dict(left_out)})
         return
-    typer.echo(f"{suite.name}: {suite.title}; {nodes} nodes, about {shortest(round(total_s))}")
+    typer.echo(f"{suite.name}: {suite.title}; {nodes} nodes, {_about(plans, nodes)}")
     for stage, bench in plans:
         runs = (
             f"{len(bench.planned())} runs of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
             if bench
             else "checks"
         )
-        typer.echo(f"  {stage.name}: {stage.title}; {runs}, about {shortest(round(_estimate_s(stage, bench, nodes)))}")
+        typer.echo(f"  {stage.name}: {stage.title}; {runs}, {_about([(stage, bench)], nodes)}")
         for bar in stage.bars:
-            place = " ".join(f"{name}={value}" for name, value in bar.at.items())
             limits = [
                 f"{percent(share)} slower than {than}"
                 for share, than in ((bar.peers, "peers"), (bar.earlier, "before"))
                 if share
             ]
-            typer.echo(f"    bar: {' '.join(filter(None, (bar.metric, place)))}, at most {' and '.join(limits)}")
+            judged_by = f"at most {' and '.join(limits)}" if limits else "by reference figures alone"
+            typer.echo(f"    bar: {bar.words}, {judged_by}")
     for name, reason in left_out.items():
         typer.echo(f"  left out: {name}: {reason}")
 
 
 def _planned(
-    suite: Suite, document: Document, selection: Selection, bases: Sequence[Path], budget_s: float | None
+    suite: Suite,
+    document: Document,
+    selection: Selection,
+    bases: Sequence[Path],
+    budget_s: float | None,
+    read: Callable[[str], FrameworkFolder],
 ) -> tuple[list[tuple[SuiteStage, Bench | None]], dict[str, str]]:
     """Return the stages that are possible and fit the budget, each with its bench, and why others are left out."""
     from orchestrator.cli.acceptance import bench_of
     from orchestrator.errors import ConfigError
+    from orchestrator.plan.spec import by_reason
     from orchestrator.plan.suite import fitted
 
     nodes = len(selection.hosts)
@@ -100,32 +122,32 @@ def _planned(
     impossible: dict[str, str] = {}
     for stage in suite.stages:
         try:
-            benches[stage.name] = None if stage.checks else bench_of(stage, document, selection.hosts, bases)
+            benches[stage.name] = None if stage.checks else bench_of(stage, document, selection.hosts, bases, read)
         except ConfigError as error:
-            impossible[stage.name] = f"{error.where}: {error.message}" if error.where else error.message
+            if error.kind != "config_invalid":  # a fault in a framework folder
+                raise
+            impossible[stage.name] = _reason(error)
     possible = [stage for stage in suite.stages if stage.name in benches]
     kept, left_out = fitted(
         [(stage, _estimate_s(stage, benches[stage.name], nodes)) for stage in possible], budget_s, impossible
     )
-    return [(stage, benches[stage.name]) for stage in kept], left_out
+    planned = [(stage, benches[stage.name]) for stage in kept]
+    for stage, bench in planned:
+        for reason, names in by_reason(bench.skipped if bench else ()).items():
+            left_out[f"{stage.name}, {names}"] = reason
+    return planned, left_out
 
 
-def _check_checks(suite: Suite, document: Document, bases: Sequence[Path]) -> None:
-    """Raise ConfigError for a name of a check, or a framework of checks, that there is not: nothing would be judged by it."""
-    from orchestrator.checks.check import NAMES
-    from orchestrator.errors import ConfigError
-    from orchestrator.inventory import nearest
+def _reason(error: ConfigError) -> str:
+    """Return why a stage is impossible. That no option was given is not the reason: what a suite chooses has a place in it."""
+    return f"{error.where}: {error.message}" if error.where and not error.where.startswith("--") else error.message
 
-    for index, stage in enumerate(suite.stages):
-        if not stage.checks:
-            continue
-        open_frameworks([stage.framework], bases)
-        known = ("all", "reach", stage.framework, *NAMES)
-        for name in stage.checks:
-            if name not in known:
-                where = f"{document.source}:{document.line(('stages', index, 'checks'))}: stages[{index}].checks"
-                hint = f"docs/preflight.md lists them{nearest(name, known)}"
-                raise ConfigError(f"expected names of checks, got {name!r}", where=where, hint=hint)
+
+def _about(stages: Sequence[tuple[SuiteStage, Bench | None]], nodes: int) -> str:
+    from orchestrator.plan.words import shortest
+
+    total_s = sum(_estimate_s(stage, bench, nodes) for stage, bench in stages)
+    return "no time given (run:)" if stages and not total_s else f"about {shortest(round(total_s))}"
 
 
 def _estimate_s(stage: SuiteStage, bench: Bench | None, nodes: int) -> float:

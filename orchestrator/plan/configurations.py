@@ -12,7 +12,10 @@ from orchestrator.plan.bench import PORTS, plan_run
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.spec import RunSpec, Skipped, check_value, impossible, resolve
 
-__all__ = ["Configurations", "check_values", "configurations", "device_of", "ranks_by_default"]
+__all__ = ["Configurations", "check_values", "configurations", "device_of", "placed", "ranks_by_default", "spec_of"]
+
+_NAMES = {"--timeout": "timeout_s", "--set": "options", "--env": "env"}
+"""The names of choices whose option has another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,13 @@ def configurations(
     folders: Sequence[FrameworkFolder],
     hosts: Sequence[Host],
     origins_of: Mapping[str, str],
+    places: Mapping[tuple[str, Any], str],
 ) -> Configurations:
     """Return the configurations that ``choices`` make of ``folders``; the first folder is used where none is named.
 
     ``choices`` hold values by name, as `run_file.RunFile` does; ``origins_of`` has the origin of each that is not from the
-    run file. Without ``nodes`` and ``gpus``, all hosts are used, with one rank for each GPU.
+    run file, ``places`` where in the run file the others are. Without ``nodes`` and ``gpus``, all hosts are used, with one
+    rank for each GPU.
     """
     device, choices = device_of(hosts), list(choices)
     widest = hosts[: max((choice.get("nodes", len(hosts)) for choice in choices), default=len(hosts))]
@@ -55,9 +60,10 @@ def configurations(
         if "gpus" not in choice:
             whole["gpus"], origins["gpus"] = ranks_by_default(folder, widest)
         try:
-            spec = _spec(folder, model, device, whole, origins)
+            spec = spec_of(folder, model, device, whole, origins)
             plan_run(folder, spec, hosts, run_id="plan", repeat=1, port=PORTS.start)
-        except ConfigError as error:
+        except ConfigError as fault:
+            error = placed(fault, {name: value for name, value in choice.items() if name not in origins_of}, places)
             named = {name: value for name, value in whole.items() if name in ("nodes", "gpus") or name in swept}
             left_out = impossible(folder.framework.name, model, named, error)
             skipped.setdefault(repr(left_out), (left_out, error))
@@ -114,14 +120,9 @@ def ranks_by_default(folder: FrameworkFolder, hosts: Sequence[Host]) -> tuple[in
     return min((host.capacity or 0 for host in hosts), default=1), "inventory"
 
 
-def _swept(choices: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the names whose values differ between these configurations, except that of the framework."""
-    names = {name for choice in choices for name in choice} - {"framework"}
-    return {name for name in names if len({choice.get(name) for choice in choices}) > 1}
-
-
-def _spec(folder: FrameworkFolder, model: str, device: str, whole: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
-    """Return the spec with these values; those with the origin ``run file`` may be overridden by no other."""
+def spec_of(folder: FrameworkFolder, model: str, device: str, whole: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
+    """Return the spec with these values by name; those with the origin ``run file`` may be overridden by no other. Raises
+    ConfigError."""
     sources: dict[bool, dict[str, dict[str, Any]]] = {is_file: {"": {}, "options": {}, "env": {}} for is_file in (True, False)}
     for name, value in whole.items():
         kind, dot, rest = name.partition(".")
@@ -137,6 +138,20 @@ def _spec(folder: FrameworkFolder, model: str, device: str, whole: Mapping[str, 
         sets=command["options"],
         env=command["env"],
     )
+
+
+def placed(error: ConfigError, choice: Mapping[str, Any], places: Mapping[tuple[str, Any], str]) -> ConfigError:
+    """Return an error that names an option with the place in the run file of the choice that stands for it, if there is one."""
+    option, _, own_name = error.where.partition(" ")
+    name = _NAMES.get(option, option.removeprefix("--").replace("-", "_")) + (f".{own_name}" if own_name else "")
+    place = places.get((name, choice.get(name))) if option.startswith("--") else None
+    return ConfigError(error.message, kind=error.kind, where=place, hint=error.hint) if place else error
+
+
+def _swept(choices: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the names whose values differ between these configurations, except that of the framework."""
+    names = {name for choice in choices for name in choice} - {"framework"}
+    return {name for name in names if len({choice.get(name) for choice in choices}) > 1}
 
 
 def _fault(folder: FrameworkFolder, device: str, name: str, value: Any) -> ConfigError | None:

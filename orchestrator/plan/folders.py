@@ -7,8 +7,9 @@ first wins), then orch's own, which is in the package when it is installed and n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
@@ -107,15 +108,17 @@ def read_folder(folder: Path) -> FrameworkFolder:
     return FrameworkFolder(framework, sources, payload | {"rank_wrapper.py": rank_source()})
 
 
-def framework_for(model: str, bases: Sequence[Path] = ()) -> str:
+def framework_for(model: str, bases: Sequence[Path] = (), read: Callable[[str], FrameworkFolder] | None = None) -> str:
     """Return the framework for a model when none is given: the first of `USUAL` that has it, else the only one that does.
 
-    Raises ConfigError if several frameworks have the model, or none.
+    ``read`` is `open_framework` of these bases, for callers that keep what it has read. Raises ConfigError if several
+    frameworks have the model, or none.
     """
+    read = read or partial(open_framework, bases=bases)
     for usual in USUAL:
-        if model in open_framework(usual, bases).framework.models:
+        if model in read(usual).framework.models:
             return usual
-    models = {name: open_framework(name, bases).framework.models for name in frameworks(bases)}
+    models = {name: read(name).framework.models for name in frameworks(bases)}
     candidates = [name for name, names in models.items() if model in names]
     if len(candidates) == 1:
         return candidates[0]

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import Host
 from orchestrator.plan.baselines import marked, missing_baselines, possible
 from orchestrator.plan.bench import Bench
-from orchestrator.plan.configurations import Configurations, check_values, configurations, device_of, ranks_by_default
+from orchestrator.plan.configurations import Configurations, check_values, configurations, device_of, placed, ranks_by_default
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import Framework, Knob
@@ -28,6 +28,7 @@ from orchestrator.plan.placement import ladder as ladder_shapes
 from orchestrator.plan.run_file import RunFile, run_file_of
 from orchestrator.plan.schedule import LEAST, MOST, ORDERS, Schedule
 from orchestrator.plan.spec import RunSpec
+from orchestrator.plan.trial import refused_everywhere
 from orchestrator.plan.variables import check_variable
 from orchestrator.plan.words import assignments, numbers, seconds, share, words
 from orchestrator.plan.words import label as label_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Request",
     "allows_numerics",
+    "check_choices",
     "check_measures",
     "checked_specs",
     "free_knobs",
@@ -87,6 +89,17 @@ class Request:
         alone = [file.single["framework"]] if "framework" in file.single else []
         included = [entry["framework"] for entry in file.include if "framework" in entry]
         return tuple(dict.fromkeys([*(self.frameworks or alone or listed or [default()]), *included]))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that it sets on nodes, and where each is first set: in the run file, or by which option."""
+        file = self.run_file
+        entries = [file.single, *(choices for alternatives in file.lists for choices in alternatives), *file.include]
+        places: dict[str, str] = {}
+        for name, value in (item for choices in entries for item in choices.items()):
+            places.setdefault(name, file.places.get((name, value), ""))
+        places |= {name: f"--env {name.removeprefix('env.')}" for name in self.axes}
+        return {name.removeprefix("env."): place for name, place in places.items() if name.startswith("env.")}
 
 
 def request_of(
@@ -239,23 +252,49 @@ def checked_specs(request: Request, folders: Sequence[FrameworkFolder], hosts: S
     return _configurations(request, folders, hosts).specs
 
 
+def check_choices(request: Request, folders: Sequence[FrameworkFolder], device: str, shape: tuple[int, int]) -> None:
+    """Raise ConfigError, or Faults with several, for what is possible on no hosts. `refused_everywhere` says what ``shape`` is
+    for."""
+    by_name = {folder.framework.name: folder for folder in folders}
+    given = [axis("framework", request.frameworks)] if request.frameworks else []
+    faults: dict[str, ConfigError] = {}
+    for choice in _choices(request, folders, given, request.run_file.lists, device):
+        folder = by_name[choice.get("framework", folders[0].framework.name)]
+        if error := refused_everywhere(folder, request.model, device, choice, shape):
+            fault = placed(error, choice, request.run_file.places)
+            faults.setdefault(str(fault), fault)
+    if faults:
+        raise next(iter(faults.values())) if len(faults) == 1 else Faults(list(faults.values()))
+
+
 def _configurations(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host]) -> Configurations:
-    file = request.run_file
-    commanded = {name: value for name, value in request.single.items() if value is not None}
     given, lists = _axes(request, folders[0], hosts)
+    choices = _choices(request, folders, given, lists, device_of(hosts))
+    origins = {**request.origins, **dict.fromkeys((*names_of(given), *_commanded(request)), "command line")}
+    asked = configurations(request.model, choices, folders, hosts, origins, request.run_file.places)
+    asked.check(strict=request.strict)
+    return asked
+
+
+def _commanded(request: Request) -> dict[str, Any]:
+    return {name: value for name, value in request.single.items() if value is not None}
+
+
+def _choices(
+    request: Request, folders: Sequence[FrameworkFolder], given: Sequence[Axis], lists: Sequence[Axis], device: str
+) -> list[dict[str, Any]]:
+    """Return the choices of each configuration. Raises ConfigError, or Faults, if there is none, and for values that none can
+    have."""
+    file, commanded = request.run_file, _commanded(request)
     entries = [choices for alternatives in (*given, *lists) for choices in alternatives]
     values = [item for choices in (*entries, *file.include, file.single, commanded) for item in choices.items()]
-    check_values(values, folders, device_of(hosts), file.places)
+    check_values(values, folders, device, file.places)
     combinations = combined(lists, given, file.include, file.exclude)
     if not combinations:
         raise ConfigError(
             "expected a configuration that exclude: leaves and the command line allows, there is none", where="--file"
         )
-    choices = [{**file.single, **combination, **commanded} for combination in combinations]
-    origins = {**request.origins, **dict.fromkeys((*names_of(given), *commanded), "command line")}
-    asked = configurations(request.model, choices, folders, hosts, origins)
-    asked.check(strict=request.strict)
-    return asked
+    return [{**file.single, **combination, **commanded} for combination in combinations]
 
 
 def _axes(request: Request, folder: FrameworkFolder, hosts: Sequence[Host]) -> tuple[list[Axis], list[Axis]]:

@@ -65,7 +65,7 @@ class RunFile:
     """The choices of a run file. Names are its keys, ``options.<name>`` and ``env.<name>``; a shape is ``nodes`` and ``gpus``.
 
     Options and variables are texts, as on the command line; a variable of None is not set. ``places`` maps a name and a value
-    to file, line and key.
+    to file, line and key, a bound by its text.
     """
 
     single: Mapping[str, Any] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def run_file_of(document: Document) -> RunFile:
     """Return the choices of a run file. Raises ConfigError, or Faults with all of them, each with file, line and key."""
     if not isinstance(document.value, dict):
         hint = f"valid keys: {', '.join(_KEYS)}"
-        raise ConfigError("expected a mapping of choices", where=document.source, hint=hint)
+        raise ConfigError("expected a mapping of choices", where=document.where(), hint=hint)
     reader = _Reader(document)
     choices = reader.read(document.value)
     if reader.faults:
@@ -197,7 +197,7 @@ class _Reader:
                 parts = {name: str(value) if key in MAPPINGS else value}
         except ConfigError as error:
             self._fault(path, error.message, error.hint)
-        self.places |= dict.fromkeys(parts.items(), self._where(path))
+        self.places |= dict.fromkeys(parts.items(), self.document.where(path))
         return parts
 
     def _typed(self, content: Mapping[str, Any], table: _Types, path: _KeyPath) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class _Reader:
             if key in content and type(content[key]) in types:
                 values[key] = content[key]
                 if not isinstance(content[key], list):
-                    self.places[key, content[key]] = self._where((*path, key))
+                    self.places[key, content[key]] = self.document.where((*path, key))
             elif key in content:
                 self._fault((*path, key), f"expected {expected}, got {content[key]!r}")
         return values
@@ -258,17 +258,17 @@ class _Reader:
 
     def _expectations(self, value: str | list[Any]) -> Iterator[Expectation]:
         for index, text in enumerate([value] if isinstance(value, str) else value):
+            path: _KeyPath = ("expect",) if isinstance(value, str) else ("expect", index)
             try:
-                yield expectation_of(text if isinstance(text, str) else repr(text))
+                expected = expectation_of(text if isinstance(text, str) else repr(text))
             except ConfigError as error:
-                self._fault(("expect",) if isinstance(value, str) else ("expect", index), error.message, error.hint)
-
-    def _where(self, path: _KeyPath) -> str:
-        keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
-        return f"{self.document.source}:{self.document.line(path)}: {keys}"
+                self._fault(path, error.message, error.hint)
+            else:
+                self.places["expect", str(expected)] = self.document.where(path)
+                yield expected
 
     def _fault(self, path: _KeyPath, message: str, hint: str = "") -> None:
-        self.faults.append(ConfigError(message, where=self._where(path), hint=hint))
+        self.faults.append(ConfigError(message, where=self.document.where(path), hint=hint))
 
 
 def _values_of(lists: list[Axis]) -> dict[str, set[Any]]:

@@ -19,7 +19,7 @@ from orchestrator.plan.framework import Framework
 from orchestrator.plan.scaling import Step, check_ranks, step_of, with_global_batch
 
 __all__ = [
-    "RunSpec", "Skipped", "default_step", "as_written", "check_value", "impossible", "resolve", "skipped_words",
+    "RunSpec", "Skipped", "default_step", "as_written", "by_reason", "check_value", "impossible", "resolve", "skipped_words",
     "with_batch_size",
 ]  # fmt: skip
 
@@ -121,15 +121,19 @@ class Skipped:
 
 
 def skipped_words(skipped: Iterable[Skipped]) -> list[str]:
-    """Return one text for each reason, with the first configurations that it concerns, and how many more there are."""
-    by_reason: dict[str, list[str]] = {}
+    """Return one text for each reason, with the configurations that it concerns."""
+    return [f"skipped, because impossible: {names}: {reason}" for reason, names in by_reason(skipped).items()]
+
+
+def by_reason(skipped: Iterable[Skipped]) -> dict[str, str]:
+    """Return for each reason the names of the first configurations that it concerns, and how many more there are."""
+    concerned: dict[str, list[str]] = {}
     for configuration in skipped:
-        by_reason.setdefault(configuration.reason, []).append(str(configuration))
-    texts = []
-    for reason, names in by_reason.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        texts.append(f"skipped, because impossible: {'; '.join(names[:_NAMED])}{more}: {reason}")
-    return texts
+        concerned.setdefault(configuration.reason, []).append(str(configuration))
+    return {
+        reason: "; ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        for reason, names in concerned.items()
+    }
 
 
 def impossible(framework: str, model: str, choices: Mapping[str, Any], error: ConfigError) -> Skipped:

@@ -7,8 +7,9 @@ nodes. `references_of` reads the figures that a type of device is known to reach
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -28,33 +29,41 @@ _OF_STAGE = {
 _ON_CPU = {"bench", "framework", "choices", "run", "per_node", "bars"}
 _OF_BAR = {"metric", "at", "peers", "earlier"}
 _OF_FIGURE = {"framework", "model", "metric", "at", "value", "tolerance", "source"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
 _Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
     """What the values of one metric are judged by, where ``at`` holds: ``peers`` and ``earlier`` are the shares by which a node
-    or device may be worse than its peers, and than itself in the last accepted run; None: not compared."""
+    or device may be worse than its peers, and than itself in the last accepted run; None: not compared. Reference figures of
+    the metric count besides."""
 
     metric: str
     at: Mapping[str, str]
     peers: float | None
     earlier: float | None
 
+    @property
+    def words(self) -> str:
+        """Its metric and place as text."""
+        return " ".join([self.metric, *(f"{name}={value}" for name, value in self.at.items())])
+
 
 @dataclass(frozen=True, slots=True)
 class SuiteStage:
     """One stage. ``checks`` is ``all``, or names of checks, for a stage that inspects; otherwise ``bench`` is the model that is
-    measured and ``path`` the keys of its choices in the suite. A run takes about ``run_s`` seconds and ``per_node_s`` more for
-    each node. ``needs`` names stages without whose result this one is pointless. It needs ``least_nodes`` nodes of
-    ``least_ranks`` ranks. ``optional``: a node that lacks the program is not tested, and not refused."""
+    measured. ``paths`` has the path in the suite of each of its keys. A run takes about ``run_s`` seconds and ``per_node_s``
+    more for each node; 0: unknown. ``needs`` names stages without whose result this one is pointless. It needs
+    ``least_nodes`` nodes of ``least_ranks`` ranks. ``optional``: a node that lacks the program is not tested, and not
+    refused."""
 
     name: str
     title: str
     checks: tuple[str, ...]
     bench: str
     framework: str
-    path: _Path
+    paths: Mapping[str, _Path]
     run_s: float
     per_node_s: float
     needs: tuple[str, ...]
@@ -124,11 +133,9 @@ def suite_of(document: Document, name: str, device: str) -> Suite:
 
 def choices_of(document: Document, stage: SuiteStage, nodes: int, ranks: int) -> Document:
     """Return the choices of a stage as a run file of their own, with ``$nodes`` and ``$ranks`` replaced by numbers."""
-    value: Any = document.value if stage.path else {}
-    for key in stage.path:
-        value = value[key]
-    lines = {path[len(stage.path) :]: line for path, line in document.lines.items() if path[: len(stage.path)] == stage.path}
-    return type(document)(_filled(value, {"$nodes": nodes, "$ranks": ranks}), lines, document.source)
+    if path := stage.paths.get("choices"):
+        return _choices_at(document, path, nodes, ranks)
+    return replace(document, value={}, lines={})
 
 
 def fitted(
@@ -179,6 +186,11 @@ def references_of(document: Document) -> tuple[Reference, ...]:
     return tuple(read)
 
 
+def _choices_at(document: Document, path: _Path, nodes: int, ranks: int) -> Document:
+    part = document.part(path)
+    return replace(part, value=_filled(part.value, {"$nodes": nodes, "$ranks": ranks}))
+
+
 def _filled(value: Any, numbers: Mapping[str, int]) -> Any:
     if isinstance(value, dict):
         return {key: _filled(part, numbers) for key, part in value.items()}
@@ -197,9 +209,7 @@ class _Reader:
             raise self.faults[0] if len(self.faults) == 1 else Faults(self.faults)
 
     def fault(self, path: _Path, message: str, hint: str = "") -> None:
-        keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
-        where = f"{self.document.source}:{self.document.line(path)}: {keys}"
-        self.faults.append(ConfigError(message, where=where, hint=hint))
+        self.faults.append(ConfigError(message, where=self.document.where(path), hint=hint))
 
     def mapping(self, value: Any, path: _Path, keys: set[str]) -> Mapping[str, Any]:
         if not isinstance(value, dict):
@@ -264,37 +274,52 @@ class _Reader:
         content = self.mapping(value, path, _OF_STAGE)
         on_cpu = self.mapping(content.get("cpu", {}), (*path, "cpu"), _ON_CPU) if content else {}
         chosen = {**content, **on_cpu} if device == "cpu" else content
-        checks = content.get("checks", [])
-        names = ("all",) if checks == "all" else self.texts(checks, (*path, "checks"))
-        if bool(names) == ("bench" in content):
-            self.fault(path, "expected either checks or bench")
-        elif names and not content.get("framework"):
-            self.fault(path, "expected a framework, whose interpreter the checks start")
-        at: _Path = (*path, "cpu", "choices") if device == "cpu" and "choices" in on_cpu else (*path, "choices")
+        paths = {key: (*path, "cpu", key) if chosen is not content and key in on_cpu else (*path, key) for key in chosen}
+        names = self._checks(content, chosen, path, paths)
         if "choices" in chosen:
-            self._check_choices(SuiteStage("", "", (), "", "", at, 0, 0, (), 1, 1, False, ()), at)
+            self._check_choices(paths["choices"])
         least = self.mapping(content.get("least", {}), (*path, "least"), {"nodes", "ranks"})
         bars = chosen.get("bars", [])
-        bars_at = (*path, "cpu", "bars") if device == "cpu" and "bars" in on_cpu else (*path, "bars")
         if not isinstance(bars, list):
-            self.fault(bars_at, f"expected a list of bars, got {bars!r}")
+            self.fault(paths["bars"], f"expected a list of bars, got {bars!r}")
             bars = []
         name = self.text(content, "name", path)
+        if name and not _NAME.fullmatch(name):
+            message = f"expected a name of at most 60 letters, digits, '.', '_' and '-', got {name!r}"
+            self.fault((*path, "name"), message, "say the rest under title:")
         return SuiteStage(
             name,
             self.text(content, "title", path, name),
             names,
             self.text(chosen, "bench", path, ""),
             self.text(chosen, "framework", path, ""),
-            at if "choices" in chosen else (),
+            paths,
             self.seconds(chosen, "run", path),
             self.seconds(chosen, "per_node", path),
             self.texts(content.get("needs", []), (*path, "needs")),
             self.whole(least, "nodes", (*path, "least")),
             self.whole(least, "ranks", (*path, "least")),
             self.boolean(content, "optional", path),
-            tuple(self.bar(bar, (*bars_at, index)) for index, bar in enumerate(bars)),
+            tuple(self.bar(bar, (*paths["bars"], index)) for index, bar in enumerate(bars)),
         )
+
+    def _checks(
+        self, content: Mapping[str, Any], chosen: Mapping[str, Any], path: _Path, paths: Mapping[str, _Path]
+    ) -> tuple[str, ...]:
+        """Return the checks of a stage; none if it is a bench."""
+        if ("checks" in content) == ("bench" in content):
+            self.fault(path, f"expected either checks or bench, got {'both' if 'bench' in content else 'neither'}")
+            return ()
+        if "bench" in content:
+            return ()
+        checks = content["checks"]
+        if checks == []:
+            self.fault((*path, "checks"), "expected all, or a list of names of checks, got []")
+        if not content.get("framework"):
+            self.fault(path, "expected a framework, whose interpreter the checks start")
+        for key in (key for key in ("bench", "choices", "bars") if key in chosen):
+            self.fault(paths[key], f"expected no {key} beside checks, which are judged by what they find")
+        return ("all",) if checks == "all" else self.texts(checks, (*path, "checks"))
 
     def bar(self, value: Any, path: _Path) -> Bar:
         content = self.mapping(value, path, _OF_BAR)
@@ -302,12 +327,10 @@ class _Reader:
         shares = {key: self.percentage(content, key, path) for key in ("peers", "earlier")}
         return Bar(self.text(content, "metric", path), at, shares["peers"], shares["earlier"])
 
-    def _check_choices(self, stage: SuiteStage, path: _Path) -> None:
+    def _check_choices(self, path: _Path) -> None:
         try:
-            run_file_of(choices_of(self.document, stage, 1, 1))
+            run_file_of(_choices_at(self.document, path, 1, 1))
         except Faults as error:
             self.faults += [fault for fault in error.errors if isinstance(fault, ConfigError)]
         except ConfigError as error:
             self.faults.append(error)
-        except (KeyError, TypeError):
-            self.fault(path, "expected a mapping of choices")

@@ -25,8 +25,8 @@ def suites(bases: Sequence[Path] = ()) -> dict[str, Path]:
     return files
 
 
-def open_suite(name: str, bases: Sequence[Path] = ()) -> Document:
-    """Return the document of a suite by name, or of a file. Raises ConfigError if there is none."""
+def open_suite(name: str, bases: Sequence[Path] = (), where: str = "suite") -> Document:
+    """Return the document of a suite by name, or of a file. Raises ConfigError, for a name with ``where``, if there is none."""
     from orchestrator import yamlfile
 
     if "/" in name or name.endswith(".yaml"):
@@ -34,7 +34,7 @@ def open_suite(name: str, bases: Sequence[Path] = ()) -> Document:
     known = suites(bases)
     if name not in known:
         hint = f"available: {', '.join(known)}{nearest(name, known)}; suites of your own belong in suites/ of the project"
-        raise ConfigError(f"no suite {name!r}", where="suite", hint=hint)
+        raise ConfigError(f"no suite {name!r}", where=where, hint=hint)
     return yamlfile.load(known[name])
 
 

@@ -15,12 +15,13 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
 from orchestrator.plan.bench import PORTS, plan_run
+from orchestrator.plan.configurations import spec_of
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.render import RenderedFile, folded
 from orchestrator.plan.sandbox import check_syntax
 from orchestrator.plan.spec import as_written, resolve
 
-__all__ = ["SHAPES", "Trial", "read_variables", "syntax_errors", "trials", "unread_options"]
+__all__ = ["SHAPES", "Trial", "read_variables", "refused_everywhere", "syntax_errors", "trials", "unread_options"]
 
 SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2))
 """The nodes and ranks per node that are tried."""
@@ -70,7 +71,7 @@ def _trial(folder: FrameworkFolder, device: str, dtype: str, shape: tuple[int, i
     choices: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "dtype": dtype}
     try:
         spec = resolve(framework, next(iter(framework.models)), device=device, choices=choices, sets=sets)
-        hosts = [_host(folder, device, number) for number in range(1, nodes + 1)]
+        hosts = _hosts(folder, device, nodes, SHAPES[-1][1])
         plan = plan_run(folder, spec, hosts, run_id="check", repeat=1, port=PORTS.start)
     except ConfigError as error:
         is_of_template = error.kind == "template_error"
@@ -78,12 +79,43 @@ def _trial(folder: FrameworkFolder, device: str, dtype: str, shape: tuple[int, i
     return replace(trial, files=tuple(folded(plan.nodes)))
 
 
-def _host(folder: FrameworkFolder, device: str, number: int) -> Host:
+def refused_everywhere(
+    folder: FrameworkFolder, model: str, device: str, choice: Mapping[str, Any], shape: tuple[int, int]
+) -> ConfigError | None:
+    """Return why a configuration is possible on no hosts; None if it is on some. ``choice`` holds its values by name, as in a
+    run file. A shape that it leaves open, or that is larger than ``shape``, may be this one or one of `SHAPES`. An error that
+    names no option, nor the model, is about hosts or templates, and says nothing of the choice."""
+    devices = [name for name, types in folder.framework.dtypes.items() if choice.get("dtype") in (None, *types)]
+    device = device if device in devices else next(iter(devices), device)
+    sizes = (choice.get("nodes", 1), choice.get("gpus", 1))
+    if any(size > most for size, most in zip(sizes, shape, strict=True)):
+        choice = {name: value for name, value in choice.items() if name not in ("nodes", "gpus")}
+    errors = []
+    for nodes, gpus in (shape, *SHAPES):
+        whole = {"nodes": nodes, "gpus": gpus, **choice}
+        try:
+            spec = spec_of(folder, model, device, whole, dict.fromkeys(whole, "run file"))
+            hosts = _hosts(folder, device, spec.nodes, spec.gpus)
+            plan_run(folder, spec, hosts, run_id="check", repeat=1, port=PORTS.start)
+        except ConfigError as error:
+            if error.where != "model" and not error.where.startswith("--"):
+                return None
+            errors.append(error)
+        else:
+            return None
+    return errors[0]
+
+
+def _hosts(folder: FrameworkFolder, device: str, nodes: int, ranks: int) -> list[Host]:
+    return [_host(folder, device, number, ranks) for number in range(1, nodes + 1)]
+
+
+def _host(folder: FrameworkFolder, device: str, number: int, ranks: int) -> Host:
     usual = {"interface": "eth0", "python": "/opt/python/bin/python3", "data_dir": "/data"}
     needed = {name: f"/opt/{name}" for name in (*folder.framework.requires, *read_variables(folder)) if name not in usual}
     needed.pop("cuda_visible_devices", None)
-    gpus = SHAPES[-1][1] if device == "cuda" else 0
-    return Host(f"node{number}", f"10.0.0.{number}", gpus=gpus, slots=SHAPES[-1][1], vars=usual | needed)
+    gpus = ranks if device == "cuda" else 0
+    return Host(f"node{number}", f"10.0.0.{number}", gpus=gpus, slots=ranks, vars=usual | needed)
 
 
 def read_variables(folder: FrameworkFolder) -> tuple[str, ...]:

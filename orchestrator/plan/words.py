@@ -26,7 +26,7 @@ QUOTED = r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*')"""
 _LONGEST_LABEL = 80
 MOST_S = 1e9
 """Timers on a node overflow above this, and accept no infinity."""
-_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_NUMBER = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?|{_NUMBER}", re.ASCII)
 _VALUE = re.compile(rf"[ ]*({QUOTED})[ ]*(?=,|$)|([^,]*)", re.DOTALL)
 """A value in quotes, or the text up to the next comma."""

@@ -6,23 +6,29 @@ Nor is a value in another unit than the metric had when the bound was given, bef
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from orchestrator.errors import ConfigError, OrchError, Regression, Undecided
 from orchestrator.inventory import nearest
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.expectations import Expectation, as_value
-from orchestrator.plan.spec import RunSpec, Skipped, as_written
+from orchestrator.plan.framework import Framework
+from orchestrator.plan.spec import RunSpec, as_written
 from orchestrator.results.entries import Row
 from orchestrator.results.measured import metrics_of
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.run import RunResult
 
-__all__ = ["MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "check_planned", "errors_of", "judged", "notes_on", "values_at"]
+__all__ = [
+    "MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "check_names", "check_planned", "errors_of", "judged", "notes_on",
+    "values_at",
+]  # fmt: skip
 
 _SHOWN = 100
 _SHOWN_CONFIGURATIONS = 6
+_FIELDS = ({field.name for field in fields(RunSpec)} - {"options", "env", "origins", "step"}) | {"shape", "world_size"}
+"""What a bound can name of any configuration."""
 _IN_OTHER_UNIT = ", before the log was read again"
 MET, NOT_MET, NOT_CERTAIN = "met", "not met", "not certain"
 
@@ -61,44 +67,60 @@ def check_planned(plan: Bench) -> None:
     """Raise ConfigError if a bound of a bench can apply to no run of it: no framework has the metric, no configuration has the
     field, option or variable and the metric no such key, or no configuration has the values. Values of keys are known only
     after a run, and a bench that skips configurations may have skipped those with the values: these are judged at the end."""
-    frameworks = {name: folder.framework for name, folder in plan.folders.items()}
-    metrics = {
-        name: {metric.name: metric.key_columns for metric in metrics_of(framework.measure, framework.log)}
-        for name, framework in frameworks.items()
-    }
-    names = dict.fromkeys(metric for of_framework in metrics.values() for metric in of_framework)
+    frameworks = [folder.framework for folder in plan.folders.values()]
+    metrics = {framework.name: _keys_of(framework) for framework in frameworks}
+    skipped = [choice for left_out in plan.skipped for choice in left_out.choices]
+    variables = {name for spec in plan.cells for name in spec.env} | {choice.rpartition(".")[2] for choice in skipped}
     for expected in plan.expect:
-        if expected.metric not in names:
-            hint = f"the metrics are {', '.join(names) or 'none'}{nearest(expected.metric, names)}"
-            message = f"expected a bound on a metric of this bench, got {expected.metric!r}"
-            raise ConfigError(message, where="--expect", hint=hint)
+        check_names(str(expected), expected.metric, expected.at, frameworks, variables, "--expect")
         candidates = [
             (_spec_values(spec), metrics[spec.framework][expected.metric])
             for spec in plan.cells
             if expected.metric in metrics[spec.framework]
         ]
-        for name, value in expected.at.items() if candidates else ():
-            _check_value(expected, name, value, candidates, plan.skipped)
+        for name, value in expected.at.items() if candidates and not plan.skipped else ():
+            _check_value(expected, name, value, candidates)
         if candidates and not plan.skipped:
             _check_together(expected, candidates)
 
 
-def _check_value(
-    expected: Expectation, name: str, value: str, candidates: Sequence[Candidate], skipped: Sequence[Skipped]
+def check_names(
+    bound: str,
+    metric: str,
+    at: Iterable[str],
+    frameworks: Sequence[Framework],
+    variables: Collection[str],
+    where: str,
 ) -> None:
+    """Raise ConfigError if none of these frameworks has the metric of a bound, or those that do have no such field, option or
+    key of it, nor is it one of the variables of the experiment."""
+    metrics = {framework.name: _keys_of(framework) for framework in frameworks}
+    known_metrics = dict.fromkeys(name for of_framework in metrics.values() for name in of_framework)
+    if metric not in known_metrics:
+        hint = f"the metrics are {', '.join(known_metrics) or 'none'}{nearest(metric, known_metrics)}"
+        raise ConfigError(f"expected a bound on a metric of this bench, got {metric!r}", where=where, hint=hint)
+    having = [framework for framework in frameworks if metric in metrics[framework.name]]
+    keys = dict.fromkeys(key for framework in having for key in metrics[framework.name][metric])
+    known = {*keys, *_FIELDS, *(option for framework in having for option in framework.options), *variables}
+    for name in at:
+        if name not in known:
+            hint = f"the keys of {metric} are {', '.join(keys) or 'none'}{nearest(name, sorted(known))}"
+            message = f"expected a field, an option, a variable or a key of {metric} in {bound!r}, got {name!r}"
+            raise ConfigError(message, where=where, hint=hint)
+
+
+def _keys_of(framework: Framework) -> dict[str, tuple[str, ...]]:
+    """Return the metrics of a framework, each with what tells its values apart."""
+    return {metric.name: metric.key_columns for metric in metrics_of(framework.measure, framework.log)}
+
+
+def _check_value(expected: Expectation, name: str, value: str, candidates: Sequence[Candidate]) -> None:
     """Raise ConfigError if no configuration that has the metric can have this value."""
-    keys = dict.fromkeys(key for _, keys in candidates for key in keys)
-    known = dict.fromkeys((*keys, *(known for values, _ in candidates for known in values)))
-    not_planned = {choice.rpartition(".")[2] for left_out in skipped for choice in left_out.choices}
-    bound = repr(str(expected))
-    if name not in known and name not in not_planned:
-        hint = f"the keys of {expected.metric} are {', '.join(keys) or 'none'}{nearest(name, known)}"
-        message = f"expected a field, an option, a variable or a key of {expected.metric} in {bound}, got {name!r}"
-        raise ConfigError(message, where="--expect", hint=hint)
     present = dict.fromkeys(values[name] for values, _ in candidates if name in values)
-    if value not in present and name not in keys and not skipped:
-        message = f"expected a value of {name} that this bench has in {bound}, got {value!r}"
-        raise ConfigError(message, where="--expect", hint=f"{name} has {', '.join(map(as_value, present))}")
+    if value not in present and not any(name in keys for _, keys in candidates):
+        message = f"expected a value of {name} that this bench has in {str(expected)!r}, got {value!r}"
+        hint = f"{name} has {', '.join(map(as_value, present))}" if present else ""
+        raise ConfigError(message, where="--expect", hint=hint)
 
 
 def _check_together(expected: Expectation, candidates: Sequence[Candidate]) -> None:

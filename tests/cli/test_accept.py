@@ -11,15 +11,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from orchestrator.analysis.accept import certificate_of
+from orchestrator.cli.accept import begun
 from orchestrator.cli.acceptance import bench_of, earlier_of
 from orchestrator.cli.main import program
-from orchestrator.cli.options import find_bench
+from orchestrator.cli.options import find_bench, select
+from orchestrator.cli.suite_plan import planned_suite
 from orchestrator.errors import ConfigError, Interrupted, RunError
 from orchestrator.inventory import Host
+from orchestrator.plan import Limits
 from orchestrator.plan.suite import suite_of
 from orchestrator.plan.suite_files import open_suite, suites
 from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.ownership import holder, owned
+from tests.support import commands
 from tests.support.acceptances import STEADY, acceptance, hosts_of
 
 INVENTORY = "schema: 1\ndefaults: {gpus: 8}\nhosts:\n  'gpu[1-4]': {address: '10.0.0.[1-4]'}\n"
@@ -79,8 +84,8 @@ def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(tmp_path: 
         (("quick", "--sign", "missing"), "--sign missing: expected a key of ssh, found none"),
         (("quick", "--sign", "cluster.yaml"), "--sign cluster.yaml: expected a key of ssh, ssh-keygen says: "),
         (("quick", "--sign", "cut"), "--sign cut: ssh-keygen does not sign: "),
-        (("odd.yaml",), "odd.yaml:1: stages[0].checks: expected names of checks, got 'gpuz'"),
-        (("unknown.yaml",), "no framework 'gem'"),
+        (("odd.yaml",), "odd.yaml:1: stages[0].checks[1]: expected names of checks, got 'gpuz'"),
+        (("unknown.yaml",), "unknown.yaml:1: stages[0].framework: no framework 'gem'"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(
@@ -100,6 +105,54 @@ def cut_key(path: Path) -> None:
     """Write what begins like a key and does not sign, without a question as for a passphrase."""
     path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     path.chmod(0o600)
+
+
+def test_a_shape_that_is_too_large_for_these_hosts_is_in_the_plan_and_in_the_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(INVENTORY)
+    stage = "{name: shapes, bench: resnet50, framework: simulated, choices: {nodes: [1, 9]}}"
+    (tmp_path / "shapes.yaml").write_text(f"stages: [{stage}]")
+    words = (str(tmp_path / "shapes.yaml"), "--hosts", str(tmp_path / "cluster.yaml"), "--dry-run")
+    done = orch(*words, project=tmp_path, monkeypatch=monkeypatch)
+    assert "  shapes: shapes; 5 runs of 1n8g, no time given (run:)\n" in done.output, done
+    reason = f"{tmp_path}/shapes.yaml:1: stages[0].choices.nodes[1]: expected 9 hosts, 4 selected: gpu[1-4]"
+    assert f"  left out: shapes, simulated resnet50 9n8g: {reason}\n" in done.output
+    selection = select(str(tmp_path / "cluster.yaml"))
+    plan = planned_suite(words[0], selection, (), None)
+    made = begun(plan, selection, (), Limits(), budget_s=None, accept_new=False)
+    assert certificate_of(made.folder).not_tested["shapes, simulated resnet50 9n8g"] == reason
+
+
+@pytest.mark.parametrize(
+    ("gate", "said", "status"),
+    [
+        (
+            "quick",
+            "gate: first quick on 4 nodes, about 9m16s: checks, gemm, memory, host-device, all-reduce-in-node, pairs\n",
+            0,
+        ),
+        ("qick", "orch: --gate: no suite 'qick'. available: accept, quick, soak; did you mean 'quick'?", 2),
+        ("", "orch: --gate: no suite ''. available: ", 2),
+    ],
+)
+def test_a_dry_run_of_a_bench_says_what_its_gate_would_do(gate: str, said: str, status: int, tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(INVENTORY)
+    words = ("bench", "resnet50", "-f", "simulated", "--hosts", "cluster.yaml", "--dry-run", "--gate", gate)
+    done = commands.orch(tmp_path, *words)
+    assert done.returncode == status and said in done.stderr, done
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--gate", "qick"), ("--gate", "quick", "--set", "secnds=3"), ("--gate", "quick", "--expect", "samples >= 3")],
+)
+def test_what_is_wrong_with_a_gate_or_the_bench_after_it_is_said_before_a_host_is_contacted(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(INVENTORY)
+    done = commands.orch(tmp_path, "bench", "resnet50", "-f", "simulated", "--hosts", "cluster.yaml", *words)
+    assert done.returncode == 2 and not list(tmp_path.glob("runs/*")), done
 
 
 def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Path) -> None:

@@ -301,6 +301,9 @@ def test_a_secret_variable_is_no_axis(project: Project, name: str) -> None:
     )
     said = project.refused("bench", "resnet50", "-f", "simulated", "--env", f"{name}=hush-hush", "--dry-run")
     assert f"--env {name}: expected a variable that is not secret" in said and "hush" not in said
+    (project.path / "choices.yaml").write_text(f"repeats: 1\nenv:\n  {name}: [hush-hush, hush]\n")
+    said = project.refused("bench", "resnet50", "-f", "simulated", "--file", "choices.yaml", "--dry-run")
+    assert f"choices.yaml:3: env.{name}[0]: expected a variable that is not secret" in said and "hush" not in said
 
 
 def test_a_dry_run_lists_what_it_skips_and_the_variables_of_each_configuration(project: Project) -> None:

@@ -316,6 +316,31 @@ def test_configurations_that_are_impossible_are_skipped_with_their_reason_and_th
     ]
 
 
+def test_what_the_choices_of_a_run_file_make_impossible_is_named_with_their_place() -> None:
+    document = run_file("nodes: [2,\n  9]\ngpus: 8\noptions:\n  layout: [off,\n    on]\n")
+    bench = bench_of(request_of("resnet50", run_file=document, baseline=False))
+    too_many = "choices.yaml:2: nodes[1]: expected 9 hosts, 4 selected: n[1-4]"
+    assert skipped_of(bench) == [
+        ("mill resnet50 2n8g layout=off", "choices.yaml:5: options.layout[0]: mill: off needs one node"),
+        ("mill resnet50 9n8g layout=off", too_many),
+        ("mill resnet50 9n8g layout=on", too_many),
+    ]
+    steps = "expected more steps than the 30 warm-up steps, got 20"
+    for options, place in ({}, "choices.yaml:1: steps: "), ({"single": {"steps": 20}}, "--steps: "):
+        request = request_of("resnet50", run_file=run_file("steps: 20\nwarmup_steps: 30\n"), **options)
+        assert refusal(lambda request=request: bench_of(request)).startswith(place + steps)
+
+
+def test_variables_have_the_place_where_they_are_set() -> None:
+    document = run_file("env: {A: 1, B: [1, 2]}\ninclude:\n  - {env: {C: 3}}\n")
+    assert request_of("resnet50", env=["B=5", "D=1"], run_file=document).variables == {
+        "A": "choices.yaml:1: env.A",
+        "B": "--env B",
+        "C": "choices.yaml:3: include[0].env.C",
+        "D": "--env D",
+    }
+
+
 def test_a_dtype_that_this_device_does_not_have_is_skipped() -> None:
     bench = bench_of(request_of("resnet50", shape="1n1g", dtype="fp32,fp16"), hosts=CPUS)
     assert cells_of(bench) == ["mill 1n1g fp32"]

@@ -73,7 +73,7 @@ def test_the_place_of_a_value_is_known() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1, 2]", f"choices.yaml: expected a mapping of choices. {KEYS}"),
+        ("[1, 2]", f"choices.yaml:1: expected a mapping of choices. {KEYS}"),
         ("dtype: fp16\ncolour: red\n", f"choices.yaml:2: unknown key colour. {KEYS}"),
         ("dtype: fp16\nbatchsize: 8\n", f"choices.yaml:2: unknown key batchsize. {KEYS}; did you mean 'batch_size'?"),
         ("matrix: {nodes: [1, 2]}\n",

@@ -36,7 +36,8 @@ def test_a_stage_has_choices_of_a_run_file_and_others_on_a_cpu() -> None:
     assert run_file_of(choices_of(document, on_gpu, 4, 8)).single["dtype"] == "bf16"
     filled = choices_of(document, on_cpu, nodes=4, ranks=8)
     assert filled.value["options"] == {"group": 8, "all": [4]}
-    assert filled.line(("options",)) == document.line(("stages", 1, "cpu", "choices", "options"))
+    assert filled.where(("options",)) == f"small.yaml:{document.line(('stages', 1, 'cpu'))}: stages[1].cpu.choices.options"
+    assert on_cpu.paths["bench"] == ("stages", 1, "bench") and choices_of(document, on_cpu, 4, 8) == filled
 
 
 def test_every_fault_is_named_with_its_place() -> None:
@@ -53,12 +54,20 @@ def test_every_fault_is_named_with_its_place() -> None:
     [
         ("needs: [checks]", "optional: maybe", "optional: expected true or false, got 'maybe'"),
         ("framework: gemm, run: 30s", "run: 30s", "expected a framework, whose interpreter the checks start"),
-        ("run: 20s", "run: 1e12", "run: expected a time such as"),
+        ("run: 20s", "run: 1e12", "run: expected a time of 0s or more, at most "),
+        ("checks: [gpus, ecc]", "checks: []", "stages[0].checks: expected all, or a list of names of checks, got []"),
+        ("bench: gemm", "title: gemm", "stages[1]: expected either checks or bench, got neither"),
+        ("bench: gemm", "bench: gemm\n    checks: all", "stages[1]: expected either checks or bench, got both"),
+        ("framework: gemm, ", "framework: gemm, bars: [], ", "stages[0].bars: expected no bars beside checks"),
+        ("framework: gemm, ", "framework: gemm, choices: {steps: 3}, ", "stages[0].choices: expected no choices beside"),
+        ("name: gemm", "name: ../../etc", "stages[1].name: expected a name of at most 60 letters, digits, '.', '_' and '-'"),
+        ("choices: {dtype: bf16, repeats: 3, options: {sizes: \"8192\"}}", "choices: 3",
+         "small.yaml:6: stages[1].choices: expected a mapping of choices"),
         ("title: small", "title: [small]", "title: expected text, got ['small']"),
         ("run: 5s", "run: soon", "run: expected a time such as"),
         ("peers: 3%", "peers: 3", "peers: expected a percentage"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_a_mistake_is_refused_on_either_device(device: str, before: str, after: str, message: str) -> None:
     assert before in SMALL
@@ -73,6 +82,12 @@ def test_a_mistake_is_refused_on_either_device(device: str, before: str, after: 
 def test_what_is_no_suite_is_refused(text: str) -> None:
     with pytest.raises(ConfigError if text != "[]" else (ConfigError, Faults)):
         suite_of(yamlfile.loads(text, "odd.yaml"), "odd", "cpu")
+
+
+def test_a_text_is_no_suite_and_is_refused_with_its_line() -> None:
+    with pytest.raises(Faults) as refused:
+        suite_of(yamlfile.loads("foo", "odd.yaml"), "odd", "cpu")
+    assert str(refused.value.errors[0]) == "odd.yaml:1: expected a mapping, got 'foo'"
 
 
 def test_a_budget_leaves_out_what_does_not_fit_and_what_needs_it() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.plan import trial as module
-from orchestrator.plan.folders import frameworks, read_folder
-from orchestrator.plan.trial import read_variables, syntax_errors, trials, unread_options
+from orchestrator.plan.folders import frameworks, open_framework, read_folder
+from orchestrator.plan.trial import read_variables, refused_everywhere, syntax_errors, trials, unread_options
 from tests.support.own_folders import WHOLE, folder_of
 
 
@@ -30,6 +30,34 @@ def test_every_shape_type_and_choice_is_tried(tmp_path: Path) -> None:
     assert [trial.name for trial in tried] == [
         "1n1g cpu fp32", "1n2g cpu fp32", "2n1g cpu fp32", "2n2g cpu fp32", "2n2g cpu fp32 mode=slow",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"options.sizes": "100"}, "--set sizes: gemm: expected multiples of 16"),
+        ({"steps": 2, "warmup_steps": 2}, "--steps: expected more steps than the 2 warm-up steps, got 2"),
+        ({"steps": 2, "warmup_steps": 2, "nodes": 10**9}, "--steps: expected more steps"),
+        ({"nodes": 10**9, "gpus": 10**9}, ""),
+        ({"dtype": "bf16", "nodes": 2}, ""),
+    ],
+)
+def test_a_configuration_is_refused_if_it_is_possible_on_no_hosts(choice: dict[str, object], message: str) -> None:
+    error = refused_everywhere(open_framework("gemm"), "gemm", "cpu", choice, (3, 2))
+    assert str(error or "").startswith(message) and bool(error) == bool(message)
+
+
+@pytest.mark.parametrize("launch", ["{{ refuse('vars.disk', 'too small') }}\n", "{{ optons.width }}\n"])
+def test_what_is_wrong_with_hosts_or_templates_is_not_the_fault_of_a_choice(launch: str, tmp_path: Path) -> None:
+    assert refused_everywhere(read_folder(folder_of(tmp_path / "mlp", WHOLE, launch)), "mlp", "cpu", {}, (3, 2)) is None
+
+
+def test_one_shape_that_is_possible_is_enough_unless_another_is_chosen() -> None:
+    folder = open_framework("collectives")
+    assert refused_everywhere(folder, "send_recv", "cpu", {}, (1, 1)) is None
+    assert "2 or more ranks" in str(refused_everywhere(folder, "send_recv", "cpu", {"nodes": 1, "gpus": 1}, (3, 2)))
+    assert "no model 'foo'" in str(refused_everywhere(folder, "foo", "cpu", {}, (3, 2)))
+    assert refused_everywhere(open_framework("host_device"), "host_device", "cpu", {}, (3, 2)) is None
 
 
 def test_an_error_of_one_configuration_and_a_refusal_are_told_apart(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_a_duration_outside_its_limits_is_refused_with_them() -> None:
     assert seconds("0", "--stop-grace", least=0) == 0
     assert refusal(lambda: seconds("0s", "--budget")) == "--budget: expected a time above 0, got '0s'"
     assert refusal(lambda: seconds("1s", "--lease", least=2)) == "--lease: expected a time of 2s or more, got '1s'"
+    assert refusal(lambda: seconds("9999999999h", "run", least=0)).startswith("run: expected a time of 0s or more, at most ")
     over = refusal(lambda: seconds("2d", "--lease", least=2, most=86400))
     assert over == "--lease: expected a time of 2s or more, at most 24h, got '2d'"
 

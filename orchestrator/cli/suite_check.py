@@ -1,0 +1,134 @@
+"""What is wrong in a suite whatever the hosts are: said before any is contacted, with file and line.
+
+What is only impossible on these hosts is left out by `suite_plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.api.prepare import check_variables
+from orchestrator.checks.check import NAMES
+from orchestrator.cli.acceptance import ranks_of, request_for
+from orchestrator.errors import ConfigError, Faults
+from orchestrator.inventory import Host, Inventory, nearest
+from orchestrator.plan.folders import FrameworkFolder, framework_for
+from orchestrator.plan.framework import Framework
+from orchestrator.plan.request import Request, check_choices
+from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, suite_of
+from orchestrator.results.expectations import check_names
+from orchestrator.yamlfile import Document
+
+__all__ = ["check_suite"]
+
+_SEVERAL = 2
+"""Nodes, and ranks on each, that a stage is tried on at least: it is no fault of a suite that these hosts have one."""
+
+
+def check_suite(
+    document: Document,
+    suite: Suite,
+    hosts: Sequence[Host],
+    inventory: Inventory,
+    references: Sequence[Reference],
+    bases: Sequence[Path],
+    read: Callable[[str], FrameworkFolder],
+) -> None:
+    """Raise ConfigError, or Faults with several, for what is wrong in the suite of a document, also in what other devices than
+    those of these hosts would do: a name of a check, framework, model, option or metric that there is not, a value that no host
+    makes possible, a variable that is secret, a bar that nothing could be judged by. ``read`` opens a framework folder."""
+    checker = _Checker(document, hosts, inventory, references, bases, read)
+    device = hosts[0].device
+    other = "cuda" if device == "cpu" else "cpu"
+    for stages, kind in ((suite.stages, device), (suite_of(document, suite.name, other).stages, other)):
+        for stage in stages:
+            checker.check(stage, kind)
+    if faults := list(checker.faults.values()):
+        raise faults[0] if len(faults) == 1 else Faults(faults)
+
+
+@dataclass(slots=True)
+class _Checker:
+    """Checks the stages of one suite, and gathers the first fault of each place."""
+
+    document: Document
+    hosts: Sequence[Host]
+    inventory: Inventory
+    references: Sequence[Reference]
+    bases: Sequence[Path]
+    read: Callable[[str], FrameworkFolder]
+    faults: dict[str, ConfigError] = field(default_factory=dict)
+
+    @contextmanager
+    def _gathered(self, option: str = "", model: str = "") -> Iterator[None]:
+        """Gather the faults that are raised. ``option`` and ``model`` are the places in the suite of what would be an option,
+        and the model, of a command."""
+        try:
+            yield
+        except (ConfigError, Faults) as error:
+            for fault in error.errors if isinstance(error, Faults) else [error]:
+                where = model if fault.where == "model" else option if fault.where.startswith("--") else fault.where
+                placed = ConfigError(fault.message, kind=fault.kind, where=where, hint=fault.hint)
+                self.faults.setdefault(where or fault.message, placed)
+
+    def check(self, stage: SuiteStage, device: str) -> None:
+        """Check a stage as it is on one type of device."""
+        if stage.checks:
+            self._check_checks(stage)
+            return
+        shape = max(len(self.hosts), stage.least_nodes, _SEVERAL), max(ranks_of(self.hosts), stage.least_ranks, _SEVERAL)
+        bench = self._where(stage, "bench")
+        with self._gathered(self._where(stage, "choices") or bench, bench):
+            request = request_for(stage, self.document, *shape)
+            with self._gathered():
+                check_variables(request, self.inventory)
+            if folders := self._folders(stage, request):
+                self._check_bounds(stage, request, [folder.framework for folder in folders])
+                check_choices(request, folders, device, shape)
+
+    def _where(self, stage: SuiteStage, key: str, *keys: str | int) -> str:
+        return self.document.where((*stage.paths[key], *keys)) if key in stage.paths else ""
+
+    def _folders(self, stage: SuiteStage, request: Request) -> list[FrameworkFolder]:
+        """Return the framework folders of a stage; none if one of them cannot be opened."""
+        folders: list[FrameworkFolder] = []
+        names = request.framework_names(lambda: framework_for(stage.bench, self.bases, self.read))
+        for name in names:
+            place = self._where(stage, "framework") or request.run_file.places.get(("framework", name), "")
+            with self._gathered(place):
+                folders.append(self.read(name))
+        return folders if len(folders) == len(names) else []
+
+    def _check_checks(self, stage: SuiteStage) -> None:
+        with self._gathered(self._where(stage, "framework")):
+            self.read(stage.framework)
+        known = ("all", "reach", stage.framework, *NAMES)
+        for index, name in enumerate(stage.checks):
+            if name not in known:
+                hint = f"docs/preflight.md lists them{nearest(name, known)}"
+                where = self._where(stage, "checks", index)
+                with self._gathered():
+                    raise ConfigError(f"expected names of checks, got {name!r}", where=where, hint=hint)
+
+    def _check_bounds(self, stage: SuiteStage, request: Request, frameworks: Sequence[Framework]) -> None:
+        for expected in request.expect:
+            where = request.run_file.places["expect", str(expected)]
+            with self._gathered():
+                check_names(str(expected), expected.metric, expected.at, frameworks, request.variables, where)
+        for index, bar in enumerate(stage.bars):
+            where = self._where(stage, "bars", index)
+            with self._gathered():
+                check_names(bar.words, bar.metric, bar.at, frameworks, request.variables, where)
+                self._check_bar(bar, where, frameworks)
+
+    def _check_bar(self, bar: Bar, where: str, frameworks: Sequence[Framework]) -> None:
+        """Raise ConfigError for a bar that compares with nothing."""
+        names = [framework.name for framework in frameworks]
+        known = any(figure.metric == bar.metric and figure.framework in names for figure in self.references)
+        if bar.peers is None and bar.earlier is None and not known:
+            hint = "a bar without peers and earlier is judged by figures of suites/references/"
+            message = f"expected peers, earlier or a reference figure of {bar.metric}, there is none"
+            raise ConfigError(message, where=where, hint=hint)
