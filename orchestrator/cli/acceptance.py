@@ -189,7 +189,7 @@ class Acceptance:
         """Run a stage; without nodes that are unfit for it, and once more without those that a failed run names.
 
         Only if it then succeeds are they left out of what follows: a program that fails everywhere names one node after
-        another."""
+        another. A node that is unfit is left out at once, also before that second time."""
         hosts, accused = self.hosts(), dict[str, str]()
         attempts = self.folder.record().of_stage(stage.name)
         going_on = attempts[-1] if attempts else None
@@ -226,11 +226,15 @@ class Acceptance:
                 self._leave_out(accused)
             blamed = {error.host: error.message for error in errors if error.host and not isinstance(error, DataError)}
             left = [host for host in hosts if host.name not in blamed]
-            if not results and not stage.optional:
+            was_refused = not results
+            if was_refused and not stage.optional:
                 self._leave_out(blamed)
-            if not blamed or accused or len(left) < stage.least_nodes or len(left) == len(hosts) or not left:
+            is_last = accused and not was_refused
+            if not blamed or is_last or len(left) < stage.least_nodes or len(left) == len(hosts) or not left:
                 return "" if has_good else _words(errors)
-            hosts, accused = left, {} if not results or stage.optional else blamed
+            hosts = left
+            if not was_refused and not stage.optional:
+                accused = blamed
 
 
 def _with_stage(record: AcceptanceRecord, name: str) -> AcceptanceRecord:

@@ -164,7 +164,7 @@ def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Pat
     known = earlier_of(tmp_path, "small", hosts)
     assert known["id"] == "a1-good" and len(next(iter(known["measured"].values()))["units"]) == 3
     page = tmp_path / "a1-good" / "certificate.json"
-    page.write_text(page.read_text().replace('"units": {', '"units": {"x": [0],', 1))
+    page.write_text(page.read_text().replace('"units": {', '"units": {"x": ["0"],', 1))
     assert earlier_of(tmp_path, "small", hosts) == {}
     assert earlier_of(tmp_path, "small", hosts[:2]) == {} == earlier_of(tmp_path, "quick", hosts)
 

@@ -62,7 +62,7 @@ def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(pro
     assert verdicts.pop("node2") == "fail" and "fail" not in verdicts.values(), done
     (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "peers"]
     assert [finding["subject"] for finding in bar["findings"] if finding["verdict"] == "fail"] == ["node2"]
-    assert set(done.json["not_tested"]) == {"links"}
+    assert set(done.json["not_tested"]) == {"links", "against the last acceptance"}
 
     folder, archive = folder_of(project), Path(done.json["archive"])
     assert "node2  suspect" in project.orch("nodes").out
@@ -149,13 +149,19 @@ def test_a_cable_that_loses_its_link_for_a_moment_fails_its_node(project: Contro
     assert "eth0 of node3 lost its link once" in stage["notes"]
 
 
-def test_a_node_that_a_failed_run_names_fails_if_the_stage_succeeds_without_it(project: Controller) -> None:
+def test_a_node_that_a_failed_run_names_fails_if_the_stage_succeeds_without_it_and_one_that_became_unfit(
+    project: Controller,
+) -> None:
+    interpreter = project.lab.node("node4").home / "interpreter"
+    interpreter.symlink_to(project.lab.python)
+    leaving = "{removes: /root/interpreter, runner_python: /root/interpreter}"
     text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
-    (project.project / "planted.yaml").write_text(text.replace("  node3:\n", "  node3:\n    vars: {broken: true}\n"))
+    text = text.replace("  node3:\n", "  node3:\n    vars: {broken: true}\n")
+    (project.project / "planted.yaml").write_text(text.replace("  node4:\n", f"  node4:\n    vars: {leaving}\n"))
     done = project.orch("accept", "small", "--hosts", "planted.yaml", "--json", timeout_s=200)
     assert done.code == 5 and "node3 is left out of what follows" in done.err, done
     verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
-    assert verdicts.pop("node3") == "fail" and "fail" not in verdicts.values(), done
+    assert [verdicts.pop(name) for name in ("node3", "node4")] == ["fail", "fail"] and "fail" not in verdicts.values(), done
     (stage,) = [stage for stage in done.json["stages"] if stage["name"] == "hashing"]
-    assert (stage["hosts"], stage["measured"]) == (["node1", "node2", "node4"], 5)
-    assert len(list(folder_of(project).glob("*/bench.json"))) == 3  # hashing twice, and again
+    assert (stage["hosts"], stage["measured"]) == (["node1", "node2"], 5)
+    assert len(list(folder_of(project).glob("*/bench.json"))) == 4  # hashing, without node3, without node4 too, and again

@@ -1,6 +1,8 @@
-"""A program that measures each node alone, all at the same time: how often it hashes a megabyte in a second of its own. It is
-quick to start, so that many nodes of one machine can be measured; a host with ``vars: {broken: true}`` exits with 3, and on one
-with ``vars: {dies: true}`` the program is killed while it measures."""
+"""A program that measures each node alone, all at the same time: how often it hashes a megabyte in a second of its own.
+
+It is quick to start, so that many nodes of one machine can be measured. With ``vars: {broken: true}`` of a host it exits with 3
+there, with ``vars: {dies: true}`` it is killed while it measures, and with ``vars: {removes: FILE}`` it removes that first.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,9 @@ log:
 """
 LAUNCH = """\
 . ./env.sh
+{% if host_vars.removes is defined %}
+rm {{ host_vars.removes }}
+{% endif %}
 {% if host_vars.broken is defined %}
 exit 3
 {% endif %}

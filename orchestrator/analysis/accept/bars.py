@@ -1,24 +1,22 @@
-"""A group of units against its bars: its peers, reference figures of the type of device, and the last accepted run."""
+"""A group of units against its bars: its peers, and reference figures of the type of device."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 from orchestrator.analysis.accept.units import CLUSTER, Group, Unit
 from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.plan.suite import Reference
 from orchestrator.results import interval, median
-from orchestrator.results.numbers.intervals import Interval, change_interval, plain_interval
-from orchestrator.results.numbers.peers import LEVEL, SUSPECT, Peers, against_peers, least_named
+from orchestrator.results.numbers.intervals import Interval, plain_interval
+from orchestrator.results.numbers.peers import LEVEL, Peers, against_peers, least_named
 from orchestrator.results.numbers.peers import Unit as PeerUnit
 from orchestrator.results.numbers.rounding import percent, written
 
-__all__ = ["against_earlier", "against_others", "against_references", "confirmed", "measured"]
+__all__ = ["MORE", "against_others", "against_references", "confirmed"]
 
 _WORTH = 0.30
 """A comparison with peers that could not have named a node this much slower decides nothing, on GPUs."""
@@ -151,7 +149,8 @@ def _by_reference(stage: str, group: Group, units: Sequence[Unit], reference: Re
         if value > limit if group.lower_is_better else value < limit:
             text = f"{group.title}: {written(value)} {group.unit}, expected {sign} {written(limit)}"
             is_certain = _misses(unit.values, limit, group.lower_is_better, 1 - 2 * LEVEL / max(comparisons, 1))
-            findings.append(_finding(unit, text, group, is_certain))
+            verdict, decides = (FAIL, "") if is_certain else (UNDECIDED, MORE)
+            findings.append(Finding(unit.kind, unit.name, unit.hosts, verdict, text, decides, group.runs))
     values = [median(unit.values) for unit in units]
     hosts = tuple(dict.fromkeys(host for unit in units for host in unit.hosts))
     figure = f"{written(reference.value)} {group.unit}, {percent(reference.tolerance)} tolerated"
@@ -167,78 +166,5 @@ def _misses(values: Sequence[float], limit: float, lower_is_better: bool, level:
     return wide is not None and (wide.low > limit if lower_is_better else wide.high < limit)
 
 
-def _finding(unit: Unit, text: str, group: Group, is_certain: bool) -> Finding:
-    """Return what is said of a unit that does not hold its bar, certainly or not."""
-    verdict, decides = (FAIL, "") if is_certain else (UNDECIDED, MORE)
-    return Finding(unit.kind, unit.name, unit.hosts, verdict, text, decides, group.runs)
-
-
-def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str, Any], comparisons: int) -> Judged | str:
-    """Judge each unit by itself in the last accepted run; return why not if that did not measure the same."""
-    if not earlier:
-        return "no acceptance of these hosts with this suite has passed before"
-    before = earlier["measured"].get(_name(stage, group))
-    if before is None or before["spec"] != _spec(group):
-        return f"{earlier['id']} did not measure this with the same settings"
-    findings, ratios, missing = [], [], []
-    for unit in group.units:
-        old = before["units"].get(unit.name) or ()
-        if min(len(old), len(unit.values)) < 2 or min(old) <= 0 or (group.lower_is_better and min(unit.values) <= 0):
-            missing.append(unit.name)
-        elif min(unit.values) <= 0:
-            text = f"{group.title}: {written(median(unit.values))} {group.unit}, {written(median(old))} in {earlier['id']}"
-            findings.append(_finding(unit, text, group, max(unit.values) <= 0))
-        else:
-            slower, judged = _slower(old, unit, group, share, comparisons)
-            ratios.append(slower)
-            if judged:
-                is_certain, text = judged
-                findings.append(_finding(unit, f"{group.title}: {text} than in {earlier['id']}", group, is_certain))
-    if not ratios and not findings:
-        return f"two values above 0 of each are needed, here and in {earlier['id']}"
-    hosts = tuple(dict.fromkeys(host for unit in group.units if unit.name not in missing for host in unit.hosts))
-    bar = f"{group.title}: none more than {percent(share)} slower than when it was last accepted, and certainly slower"
-    got = f"{_more(min(ratios))} to {_more(max(ratios))}" if ratios else "no number above 0"
-    got += f"; not compared: {', '.join(missing)}" if missing else ""
-    return Judged(stage, "earlier", bar, got, f"acceptance {earlier['id']}", hosts, tuple(findings))
-
-
-def _slower(
-    old: Sequence[float], unit: Unit, group: Group, share: float, comparisons: int
-) -> tuple[float, tuple[bool, str] | None]:
-    """Return how many times slower a unit is than before; and, if that is more than the share allows and at least likely,
-    whether it is certain, and in words."""
-
-    def reach(level: float) -> Interval | None:
-        found = change_interval(list(old), list(unit.values), level)
-        return found if found is None or group.lower_is_better else Interval(1 / found.high, 1 / found.low, level)
-
-    ratio = median(unit.values) / median(old)
-    slower = ratio if group.lower_is_better else 1 / ratio
-    reaches = [reach(1 - 2 * level / max(comparisons, 1)) for level in (LEVEL, SUSPECT)]
-    certain, likely = (found is not None and found.low > 1 for found in reaches)
-    shown = reach(0.95)
-    if slower <= 1 + share or not likely or shown is None:
-        return slower, None
-    return slower, (certain, f"{_more(slower)} (95 %: {shown.low - 1:.1%} to {shown.high - 1:.1%})")
-
-
-def _more(times: float) -> str:
-    return f"{times - 1:.1%} slower" if times >= 1 else f"{1 - times:.1%} faster"
-
-
-def measured(stage: str, group: Group) -> tuple[str, dict[str, Any]]:
-    """Return the name of a group and its values, as a later acceptance compares them."""
-    return _name(stage, group), {"spec": _spec(group), "units": {unit.name: list(unit.values) for unit in group.units}}
-
-
-def _name(stage: str, group: Group) -> str:
-    return f"{stage} {group.shape} {group.title}"
-
-
-def _spec(group: Group) -> str:
-    return json.dumps(group.spec, sort_keys=True, default=str)
-
-
-def _reach(reach: Any) -> str:
+def _reach(reach: Interval) -> str:
     return f"{reach.low:.1%} to {reach.high:.1%}" if math.isfinite(reach.high) else f"{reach.low:.1%} and more"

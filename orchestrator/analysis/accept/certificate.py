@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator import yamlfile
-from orchestrator.analysis.accept.bars import against_earlier, against_others, against_references, confirmed, measured
+from orchestrator.analysis.accept.bars import against_others, against_references, confirmed
+from orchestrator.analysis.accept.earlier import against_earlier, measured
 from orchestrator.analysis.accept.nodes import by_checks, by_links, by_lost_links, by_runs
 from orchestrator.analysis.accept.seen import of_hangs, of_runs, see
 from orchestrator.analysis.accept.units import CLUSTER, Group, groups_of

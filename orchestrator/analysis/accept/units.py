@@ -40,7 +40,8 @@ class Unit:
 class Group:
     """The units of one metric at one place, such as the matrices of one size in one type. ``at`` has the values that name the
     place; ``key`` those of the metric, and those in which configurations of the bench differ; ``spec`` identifies what was run,
-    so that another acceptance can be compared. ``runs`` are the ids of the good runs."""
+    so that another acceptance can be compared. ``runs`` are the ids of the good runs, ``loaded`` the hosts whose processors
+    others used during any of them."""
 
     framework: str
     model: str
@@ -53,6 +54,7 @@ class Group:
     spec: Mapping[str, Any]
     units: tuple[Unit, ...]
     runs: tuple[str, ...]
+    loaded: frozenset[str] = frozenset()
 
     @property
     def title(self) -> str:
@@ -104,6 +106,7 @@ def _group(bench: BenchDir, rows: Sequence[Row], by_id: Mapping[str, RunResult],
         manifest.spec.as_dict(),
         tuple(units),
         tuple(repeat.run_id for repeat in first.repeats),
+        frozenset(host for repeat in first.repeats for host in by_id[repeat.run_id].loaded),
     )
 
 

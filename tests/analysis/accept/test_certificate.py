@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.accept import Certificate, certificate_of
-from orchestrator.analysis.accept.bars import against_earlier, confirmed, measured
+from orchestrator.analysis.accept.bars import confirmed
+from orchestrator.analysis.accept.earlier import against_earlier, measured
 from orchestrator.analysis.accept.units import Group, Unit
 from orchestrator.analysis.accept.verdicts import Finding, Judged
 from orchestrator.errors import RunError
@@ -176,8 +177,17 @@ def test_a_device_that_became_slower_fails_by_what_it_was(tmp_path: Path) -> Non
     assert judged(same, "earlier").verdict == "pass" and same.earlier == "may"
     slower = {rank: tuple(0.94 * value for value in STEADY) for rank in range(3)}
     later = certificate_of(acceptance(tmp_path / "july", slower, nodes=3, name="july", earlier=known))
-    assert [finding.verdict for finding in judged(later, "earlier").findings] == ["fail"] * 3
-    assert re.search(r"6\.4% slower \(95 %: 6\.\d% to 6\.\d%\) than in may$", judged(later, "earlier").findings[0].text)
+    (finding,) = judged(later, "earlier").findings
+    assert (finding.kind, finding.verdict) == ("cluster", "fail") and "fail" not in verdicts(later).values()
+    assert re.search(r"typically 6\.4% slower \(95 %: 6\.\d% to 6\.\d%\) than in may$", finding.text)
+    one = certificate_of(acceptance(tmp_path / "one", {1: slower[1]}, nodes=3, name="one", earlier=known))
+    (finding,) = judged(one, "earlier").findings
+    assert (finding.hosts, finding.verdict) == (("node2",), "fail") and "than in may; its peers have changed 6." in finding.text
+    lower = {rank: tuple(0.80 * value for value in STEADY) for rank in range(5)} | {4: tuple(0.70 * value for value in STEADY)}
+    wide = certificate_of(acceptance(tmp_path / "wide", {}, nodes=6, name="wide"))
+    of_six: dict[str, Any] = {"id": "wide", "measured": json.loads(json.dumps(wide.as_dict()))["measured"]}
+    common = certificate_of(acceptance(tmp_path / "common", lower, nodes=6, name="common", earlier=of_six))
+    assert [finding.hosts[:2] for finding in judged(common, "earlier").findings] == [("node5",), ("node1", "node2")]
     other = SUITE.replace("repeats: 5,", "repeats: 5, env: {LEVEL: low},")
     changed = certificate_of(acceptance(tmp_path / "other", slower, nodes=3, name="other", earlier=known, suite=other))
     assert "earlier" not in [bar.kind for bar in changed.judged]
@@ -272,11 +282,14 @@ def test_two_bars_of_a_metric_judge_its_reference_once(tmp_path: Path) -> None:
     assert finding.hosts == ("node3",)
 
 
-def test_a_host_may_be_named_as_the_whole_is() -> None:
+def test_a_host_may_be_named_as_the_whole_is_and_other_work_on_it_leaves_open_what_it_was() -> None:
     before = {"spec": "{}", "units": {"cluster": [100.0, 101.0, 100.5]}}
     unit = Unit("node", "cluster", ("cluster",), (50.0, 50.1, 50.2), "")
     group = Group("gemm", "gemm", "tflops_rank", "TFLOP/s", False, {}, {}, "1n1g", {}, (unit,), ("r1",))
-    bar = against_earlier("gemm", group, 0.05, {"id": "may", "measured": {measured("gemm", group)[0]: before}}, 1)
+    known = {"id": "may", "measured": {measured("gemm", group)[0]: before}}
+    loaded = against_earlier("gemm", replace(group, loaded=frozenset(["cluster"])), 0.05, known, 1)
+    assert isinstance(loaded, Judged) and [finding.verdict for finding in loaded.findings] == ["undecided"]
+    bar = against_earlier("gemm", group, 0.05, known, 1)
     assert isinstance(bar, Judged) and [(finding.kind, finding.hosts) for finding in bar.findings] == [("node", ("cluster",))]
 
 

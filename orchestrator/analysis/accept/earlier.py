@@ -1,0 +1,142 @@
+"""A group of units against what they were in the last accepted run.
+
+Where all units are slower than they were, the cause is common to them: a driver, the temperature of the room, other work.
+Then the cluster is judged, by the typical unit of each repeat, and a unit only if it has changed by more than its peers too.
+Other work on the processors leaves open what the cluster was or a unit without peers, and not what a unit is among its peers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.analysis.accept.bars import MORE
+from orchestrator.analysis.accept.units import CLUSTER, Group, Unit
+from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
+from orchestrator.results import median
+from orchestrator.results.numbers.intervals import Interval, change_interval
+from orchestrator.results.numbers.peers import LEVEL, SUSPECT, against_peers
+from orchestrator.results.numbers.rounding import percent, written
+
+__all__ = ["against_earlier", "measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A bar of a group: by which share a unit may be slower than in the acceptance ``id``, among so many comparisons."""
+
+    group: Group
+    share: float
+    id: str
+    comparisons: int
+
+
+def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str, Any], comparisons: int) -> Judged | str:
+    """Judge units by what they were in the last accepted run; return why not if that did not measure the same."""
+    if not earlier:
+        return "no acceptance of these hosts with this suite has passed before"
+    before = earlier["measured"].get(_name(stage, group))
+    if before is None or before["spec"] != _spec(group):
+        return f"{earlier['id']} did not measure this with the same settings"
+    bar = _Bar(group, share, earlier["id"], comparisons)
+    findings: list[Finding] = []
+    known: dict[str, tuple[Sequence[float], Unit]] = {}
+    for unit in group.units:
+        old = before["units"].get(unit.name) or ()
+        if min(len(old), len(unit.values)) < 2 or min(old) <= 0:
+            continue
+        if min(unit.values) > 0:
+            known[unit.name] = old, unit
+        elif not group.lower_is_better:
+            text = f"{written(median(unit.values))} {group.unit}, {written(median(old))} in {bar.id}"
+            findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, max(unit.values) <= 0))
+    if not known and not findings:
+        return f"two values above 0 of each are needed, here and in {bar.id}"
+    findings += _together(bar, known) or _one_by_one(bar, known)
+    judged = {*known, *(finding.subject for finding in findings)}
+    hosts = tuple(dict.fromkeys(host for unit in group.units if unit.name in judged for host in unit.hosts))
+    words = f"{group.title}: none more than {percent(share)} slower than when it was last accepted, and certainly slower"
+    changes = [_times_slower(group, median(old), median(unit.values)) for old, unit in known.values()]
+    got = f"{_more(min(changes))} to {_more(max(changes))}" if changes else "no number above 0"
+    missing = [unit.name for unit in group.units if unit.name not in judged]
+    got += f"; not compared: {', '.join(missing)}" if missing else ""
+    return Judged(stage, "earlier", words, got, f"acceptance {bar.id}", hosts, tuple(findings))
+
+
+def _one_by_one(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> Iterator[Finding]:
+    """Yield what is said of units that have no peers: each by itself."""
+    for old, unit in known.values():
+        if change := _change(bar, old, unit.values):
+            is_certain, text = change
+            is_certain = is_certain and not bar.group.loaded & set(unit.hosts)
+            yield _finding(bar, unit.kind, unit.name, unit.hosts, f"{text} than in {bar.id}", is_certain)
+
+
+def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> list[Finding] | None:
+    """Return what is said of all units together, and of those that changed more than their peers; None without peers."""
+    changes = {name: [value / median(old) for value in unit.values] for name, (old, unit) in known.items()}
+    lower = bar.group.lower_is_better
+    peers = against_peers(changes, margin=bar.share, comparisons=bar.comparisons, lower_is_better=lower)
+    if peers is None:
+        return None
+    findings = []
+    for name, judged in peers.units.items():
+        old, unit = known[name]
+        change = _change(bar, old, unit.values)
+        if change and (judged.suspect or judged.apart):
+            is_certain, text = change
+            text += f" than in {bar.id}; its peers have changed {judged.slower:.1%} less"
+            findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, is_certain))
+    was = [[value / median(old) for value in old] for old, _ in known.values()]
+    typical = ([median(of_repeat) for of_repeat in zip(*units, strict=False)] for units in (was, changes.values()))
+    if change := _change(bar, *typical):
+        is_certain, text = change
+        hosts = tuple(dict.fromkeys(host for _, unit in known.values() for host in unit.hosts))
+        is_certain = is_certain and not bar.group.loaded
+        findings.append(_finding(bar, "cluster", CLUSTER, hosts, f"typically {text} than in {bar.id}", is_certain))
+    return findings
+
+
+def _finding(bar: _Bar, kind: str, subject: str, hosts: tuple[str, ...], text: str, is_certain: bool) -> Finding:
+    """Return what is said of what is slower than the bar allows, certainly or not."""
+    verdict, decides = (FAIL, "") if is_certain else (UNDECIDED, MORE)
+    return Finding(kind, subject, hosts, verdict, f"{bar.group.title}: {text}", decides, bar.group.runs)
+
+
+def _change(bar: _Bar, old: Sequence[float], new: Sequence[float]) -> tuple[bool, str] | None:
+    """Return whether values are certainly slower than they were, and by how much in words, if that is more than the bar allows
+    and at least likely."""
+
+    def reach(level: float) -> Interval | None:
+        found = change_interval(list(old), list(new), level)
+        return found if found is None or bar.group.lower_is_better else Interval(1 / found.high, 1 / found.low, level)
+
+    slower, shown = _times_slower(bar.group, median(old), median(new)), reach(0.95)
+    reaches = [reach(1 - 2 * level / max(bar.comparisons, 1)) for level in (LEVEL, SUSPECT)]
+    certain, likely = (found is not None and found.low > 1 for found in reaches)
+    if slower <= 1 + bar.share or not likely or shown is None:
+        return None
+    return certain, f"{_more(slower)} (95 %: {shown.low - 1:.1%} to {shown.high - 1:.1%})"
+
+
+def _times_slower(group: Group, old: float, new: float) -> float:
+    return new / old if group.lower_is_better else old / new
+
+
+def _more(times: float) -> str:
+    return f"{times - 1:.1%} slower" if times >= 1 else f"{1 - times:.1%} faster"
+
+
+def measured(stage: str, group: Group) -> tuple[str, dict[str, Any]]:
+    """Return the name of a group and its values, as a later acceptance compares them."""
+    return _name(stage, group), {"spec": _spec(group), "units": {unit.name: list(unit.values) for unit in group.units}}
+
+
+def _name(stage: str, group: Group) -> str:
+    return f"{stage} {group.shape} {group.title}"
+
+
+def _spec(group: Group) -> str:
+    return json.dumps(group.spec, sort_keys=True, default=str)
