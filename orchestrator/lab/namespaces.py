@@ -31,9 +31,9 @@ MOST_NODES = 4000
 """A /20 network has 4094 addresses, and 4000 nodes of 5 processes are within the usual 32,768 process ids of a machine."""
 _START_TIMEOUT_S = 60.0
 _IP_TIMEOUT_S = 30.0
-_WIDE = 64
-"""Labs with more nodes than this get permanent ARP entries: dynamic ones are limited to 1024 for all namespaces of a kernel
-together (``gc_thresh3``), which does not count permanent ones."""
+_WIDE = 30
+"""Labs with more nodes than this get permanent ARP entries: dynamic ones, of each node for every other, are limited to 1024
+for all namespaces of a kernel together (``gc_thresh3``), which does not count permanent ones."""
 
 
 def addresses(count: int) -> list[str]:

@@ -41,6 +41,7 @@ from rounds import rounds
 
 me, steps, warmup, size, iterations, port = map(int, sys.argv[1:7])
 addresses, lines = sys.argv[7:], {}
+RUN = os.environ["ORCH_RUN_ID"].encode()
 
 
 def exactly(line, count):
@@ -63,18 +64,23 @@ def to(address):
                 raise
             time.sleep(0.05)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    line.sendall(b"%4d" % me)
+    line.sendall(RUN + b"%4d" % me)
     return line
 
 
 def take(listener):
-    line, _ = listener.accept()
-    line.settimeout(120)
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    got = b""
-    while len(got) < 4:
-        got += line.recv(4 - len(got))
-    lines[int(got)] = line
+    # A node that was lost in the run before may still look for its peers.
+    while True:
+        line, _ = listener.accept()
+        line.settimeout(120)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        got = b""
+        while len(got) < len(RUN) + 4 and (more := line.recv(len(RUN) + 4 - len(got))):
+            got += more
+        if got.startswith(RUN) and len(got) == len(RUN) + 4:
+            lines[int(got[len(RUN):])] = line
+            return
+        line.close()
 
 
 def barrier():
