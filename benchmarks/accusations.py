@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from orchestrator.results.numbers.peers import against_peers
+from orchestrator.results.numbers.peers import Peers, against_peers
 
 NATURAL = 0.005
 # Residuals of three repeats each of ten configurations of ResNet-50 on H200, in % of the speed, scaled to a standard deviation
@@ -60,19 +60,22 @@ def cluster(
     return {str(n): [math.exp(lasting[n] + of_repeat + noise(generator)) for of_repeat in drift] for n in range(nodes)}
 
 
-def named(values: Mapping[str, list[float]], margin: float = 0.03) -> list[str]:
+def judged(values: Mapping[str, list[float]], margin: float = 0.03) -> Peers:
+    """Return the verdicts of the nodes of a cluster."""
+    peers = against_peers(values, margin=margin)
+    assert peers
+    return peers
+
+
+def named(values: Mapping[str, list[float]]) -> list[str]:
     """Return the nodes that are named."""
-    judged = against_peers(values, margin=margin)
-    assert judged
-    return [name for name, unit in judged.units.items() if unit.named]
+    return [name for name, unit in judged(values).units.items() if unit.named]
 
 
-def is_open(values: Mapping[str, list[float]], margin: float = 0.03) -> bool:
-    """Return True if a node may be slow, or so many are faster that the others may be."""
-    judged = against_peers(values, margin=margin)
-    assert judged
-    units = judged.units.values()
-    return any(unit.suspect or unit.apart for unit in units) or sum(unit.ahead for unit in units) >= len(units) / 3
+def is_open(peers: Peers) -> bool:
+    """Return True if none is named and a node may be slow, or so many are faster that the others may be."""
+    units = peers.units.values()
+    return not any(unit.named for unit in units) and (any(unit.suspect or unit.apart for unit in units) or bool(peers.ahead))
 
 
 def main() -> None:
@@ -87,15 +90,15 @@ def main() -> None:
     for name, noise in NOISE.items():
         for nodes in (4, 16, 64, 256):
             generator = random.Random(args.seed)
-            clusters = [cluster(generator, nodes, args.repeats, noise) for _ in range(args.clusters)]
-            clean = [named(values) for values in clusters]
-            left_open = sum(not names and is_open(values) for names, values in zip(clean, clusters, strict=True))
+            verdicts = [judged(cluster(generator, nodes, args.repeats, noise)) for _ in range(args.clusters)]
+            clean = [sum(unit.named for unit in peers.units.values()) for peers in verdicts]
+            left_open = sum(map(is_open, verdicts))
             detected = []
             for slow in (0.05, 0.10, 0.20):
                 few = max(1, args.clusters // 5)
                 hits = sum(named(cluster(generator, nodes, args.repeats, noise, slow)) == ["0"] for _ in range(few))
                 detected.append(f"{100 * hits / few:.0f} %")
-            of_all = f"{sum(map(len, clean))} of {nodes * args.clusters}"
+            of_all = f"{sum(clean)} of {nodes * args.clusters}"
             counts = f"{sum(map(bool, clean))} of {args.clusters} | {of_all} | {left_open}"
             print(f"| {name} | {nodes} | {counts} | {' | '.join(detected)} |", flush=True)
 

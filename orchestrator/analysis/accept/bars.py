@@ -44,7 +44,7 @@ def against_others(stage: str, group: Group, margin: float, comparisons: int, on
     if peers is None:
         got = f"the others cannot be compared: {_why_not(units)}"
     else:
-        seen = least_named(values, margin=margin, comparisons=comparisons, lower_is_better=lower)
+        seen = least_named(values, peers, margin=margin, comparisons=comparisons, lower_is_better=lower)
         findings += _of_all(group, peers, hosts, seen, on_cpu, any(finding.verdict == FAIL for finding in findings))
         worst = max(0.0, *(unit.slower for unit in peers.units.values()))
         least = f"a unit {percent(seen, up=True)} slower" if math.isfinite(seen) else "no unit, however slow,"
@@ -93,8 +93,7 @@ def _of_all(
     group: Group, peers: Peers, hosts: tuple[str, ...], seen: float, on_cpu: bool, has_failed: bool
 ) -> Iterator[Finding]:
     """Yield why a comparison as a whole decides nothing: its noise, or that the typical unit may be a slow one."""
-    ahead = [name for name, unit in peers.units.items() if unit.ahead]
-    if len(ahead) >= len(peers.units) / 3:
+    if ahead := peers.ahead:
         least = min(1 / (1 + peers.units[name].slower) - 1 for name in ahead)
         text = f"{group.title}: {len(ahead)} of {len(peers.units)} are {least:.1%} faster than the typical one or more"
         text += f": {', '.join(ahead[:4])}{' …' if len(ahead) > 4 else ''}; the others may be slow"

@@ -66,13 +66,15 @@ class Group:
 def groups_of(bench: BenchDir, summary: Summary, results: Sequence[RunResult], bar: Bar) -> list[Group]:
     """Return the groups of units that a bar is about; none if no run has a number of its metric."""
     by_id = {run.run_id: run for run in results}
-    of_metric = [row for row in summary.rows if row.metric == bar.metric and row.n and row.value is not None]
-    values_of = {id(row): values_at(row, by_id[row.run_ids[0]]) for row in of_metric}
-    specs = [{name: text for name, text in values_of[id(row)].items() if name not in row.key} for row in of_metric]
+    of_metric = [
+        (row, values_at(row, by_id[row.run_ids[0]]))
+        for row in summary.rows
+        if row.metric == bar.metric and row.n and row.value is not None
+    ]
+    specs = [{name: text for name, text in values.items() if name not in row.key} for row, values in of_metric]
     differing = [name for name in _names(specs) if name not in _OF_SHAPE and len({spec.get(name) for spec in specs}) > 1]
     rows: dict[str, list[Row]] = {}
-    for row in of_metric:
-        values = values_of[id(row)]
+    for row, values in of_metric:
         if all(values.get(name) == value for name, value in bar.at.items()):
             place = {name: value for name, value in values.items() if name not in _APART}
             rows.setdefault(repr((row.simulated, sorted(place.items()))), []).append(row)

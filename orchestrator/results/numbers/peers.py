@@ -87,6 +87,12 @@ class Peers:
     spread: float
     repeats: int
 
+    @property
+    def ahead(self) -> list[str]:
+        """The names of the units that are ahead, where they are a third or more: the others may be the slow ones."""
+        names = [name for name, unit in self.units.items() if unit.ahead]
+        return names if len(names) >= len(self.units) / 3 else []
+
 
 def against_peers(
     values: Mapping[str, Sequence[float]], *, margin: float, comparisons: int = 0, lower_is_better: bool = False
@@ -111,15 +117,17 @@ def against_peers(
 
 
 def least_named(
-    values: Mapping[str, Sequence[float]], *, margin: float, comparisons: int = 0, lower_is_better: bool = False
+    values: Mapping[str, Sequence[float]],
+    judged: Peers,
+    *,
+    margin: float,
+    comparisons: int = 0,
+    lower_is_better: bool = False,
 ) -> float:
     """Return by how much a unit would have had to be slower, as a share, for `against_peers` to name it: nine in ten of those
     units that it does not name, each made slower in turn by that share in all of its repeats. Infinite if none would do.
 
-    Takes what `against_peers` takes and can judge."""
-    judged = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=lower_is_better)
-    if judged is None:
-        raise ValueError("expected values that can be compared")
+    Takes what `against_peers` takes, and what it returned."""
     logs, several = _logarithms(values, lower_is_better), max(comparisons, len(values))
     peers = sorted((name for name in logs if not judged.units[name].named), key=lambda name: judged.units[name].slower)
     tried = [peers[round(place * (len(peers) - 1) / (_TRIED - 1))] for place in range(_TRIED)] if len(peers) > _TRIED else peers
