@@ -228,11 +228,10 @@ def _bars(
 
 def _without_value(made: _Made, bar: Bar) -> Judged:
     """Return the judgement of a bar that no value is about: a misspelt metric must not pass, nor a stage without a good run."""
-    words = " ".join([bar.metric, *(f"{name}={value}" for name, value in bar.at.items())])
     known = ", ".join(dict.fromkeys(row.metric for row in made.summary.rows if row.n)) or "none"
-    text = f"no run has a value of {words}; metrics with values: {known}"
+    text = f"no run has a value of {bar.words}; metrics with values: {known}"
     finding = Finding("cluster", CLUSTER, made.hosts, UNDECIDED, text, "a run with this value; is the bar of the suite right?")
-    return Judged(made.stage.name, "values", f"{words} is measured", "no value", "the suite", (), (finding,))
+    return Judged(made.stage.name, "values", f"{bar.words} is measured", "no value", "the suite", (), (finding,))
 
 
 def _expected(made: _Made) -> list[Judged]:
