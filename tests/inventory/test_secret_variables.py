@@ -1,0 +1,103 @@
+"""Variables that an inventory keeps secret: by what they are known, and that nothing said of an inventory quotes one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from orchestrator import yamlfile
+from orchestrator.errors import OrchError
+from orchestrator.inventory.formats import parse_text
+from orchestrator.inventory.read import open_inventory
+from tests.support.inventories import faults_of, read
+
+SECRET = "hunter2-and-more"
+TOP = "schema: 1\nhosts: {a: {address: 10.0.0.1}}\n"
+ENV = TOP + "defaults:\n  env:\n    HF_TOKEN"
+
+
+def test_secrets_are_named_one_by_one_by_pattern_and_by_what_a_name_looks_like() -> None:
+    env = "{API_TOKEN: a, hf_secret: b, AWS_ACCESS_KEY_ID: c, WANDB_USER: d, WANDB_URL: e, K1: f, k1: g, NCCL_DEBUG: INFO}"
+    plain = "MAX_TOKENS: '512', TOKENIZERS_PARALLELISM: 'false', NCCL_SOCKET_IFNAME: ib0"
+    text = f"schema: 1\nhosts:\n  a: {{env: {env}}}\n  b: {{env: {{DB: h, MY_PASSWORD: i, {plain}}}}}\n"
+    looks = ("API_TOKEN", "hf_secret", "AWS_ACCESS_KEY_ID", "MY_PASSWORD")
+    assert read(text).secrets == looks
+    assert set(read(text + "secrets: ['WANDB_?RL', 'K[0-9]', '*B', '*_TOKEN']\n").secrets) == {*looks, "WANDB_URL", "K1", "DB"}
+    assert set(read(text + "secrets: ['*']\n").secrets) == {name for host in read(text).hosts for name in host.env}
+
+
+def test_names_that_look_like_secrets_are_secrets_in_other_formats_too() -> None:
+    inventory = parse_text("all:\n  hosts:\n    a: {env: {HF_TOKEN: x, PLAIN: y}}\n", "hosts.yml", yamlfile.loads)
+    assert inventory.secrets == ("HF_TOKEN",)
+
+
+def test_a_pattern_that_no_variable_matches_is_refused_as_a_misspelt_name_is() -> None:
+    text = "schema: 1\nsecrets: ['*_TOKEM', '*_token']\nhosts: {a: {env: {HF_TOKEN: hunter2}}}\n"
+    found = faults_of(lambda: read(text))
+    assert len(found) == 2 and all("expected the name of a variable, got a text." in each for each in found)
+    assert "did you mean 'HF_TOKEN'?" in found[0]
+
+
+def test_a_value_of_env_is_never_shown() -> None:
+    text = 'schema: 1\nhosts: {a: {env: {TOKEN: 8641975, "S S": hunter2, B: [hunter2], C: "hunter2\\0"}, vars: 5}}'
+    found = faults_of(lambda: read(text))
+    assert len(found) == 5
+    assert not any("hunter2" in fault or "8641975" in fault for fault in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{TOP}defaults: {{env: HF_TOKEN={SECRET}}}\n",
+        f"{TOP}defaults: {{env: {{HF_TOKEN={SECRET}: x}}}}\n",
+        f"{TOP}defaults: {{env: {{HF_TOKEN={SECRET}}}}}\n",
+        f"{TOP}defaults: {{env: {{HF_TOKEN: [{SECRET}]}}}}\n",
+        f"{TOP}defaults: {{HF_TOKEN={SECRET}: x}}\n",
+        f"{TOP}defaults: HF_TOKEN={SECRET}\n",
+        f"{TOP}HF_TOKEN={SECRET}: x\n",
+        f"{TOP}secrets: [{SECRET}]\n",
+        f"{TOP}secrets: {SECRET}\n",
+        f"{ENV} {SECRET}\n",
+        *(f"{ENV}: {start}{SECRET} x\n" for start in '*!@%`"'),
+        f"{ENV}: {SECRET}: x\n",
+        f"schema: 1\nhosts: {{a: HF_TOKEN={SECRET}}}\n",
+        f"schema: 1\nhosts: HF_TOKEN={SECRET}\n",
+        f"[g]\na HF_TOKEN {SECRET}\n",
+        f"[g:vars]\nHF_TOKEN {SECRET}\n",
+        f"[g]\na env='{{HF_TOKEN: {SECRET}}}'\n",
+        f"a slots=2 env=HF_TOKEN={SECRET}\n",
+        f"a slots=2 {SECRET}\n",
+        f"all: {{hosts: {{a: HF_TOKEN={SECRET}}}}}\n",
+        f"all: {{hosts: HF_TOKEN={SECRET}}}\n",
+        f"all: {{children: {{HF_TOKEN={SECRET}: {{hosts: a}}}}}}\n",
+    ],
+)
+def test_nothing_said_of_an_inventory_quotes_what_may_be_a_secret(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "hosts.yaml"
+    for source in (text, text.replace("schema: 1\n", "schema: 1\nbase: other.yaml\n")):
+        path.write_text(source)
+        try:
+            said: Sequence[str] = open_inventory(str(path)).notes
+            assert said
+        except OrchError:
+            said = faults_of(lambda: open_inventory(str(path)))
+        assert not [words for words in said if "hunter2" in words]
+
+
+@pytest.mark.parametrize("value", ["abc", "'a b c'", "\"'abc'\"", "x"])
+def test_a_secret_that_is_too_short_to_be_hidden_is_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(f"schema: 1\ndefaults: {{env: {{HF_TOKEN: {value}, A: x}}}}\nhosts: {{'n[1-3]': {{}}}}\n")
+    (fault,) = faults_of(lambda: open_inventory(str(path)))
+    assert (
+        fault.startswith(f"{path}: env.HF_TOKEN of n[1-3]: expected a secret of at least 4 characters") and "abc" not in fault
+    )
+
+
+@pytest.mark.parametrize("value", ["abcd", "'1'", "'off'", "'True'", "''", "'120'"])
+def test_switches_may_have_the_name_of_a_secret(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(f"schema: 1\ndefaults: {{env: {{HF_HUB_DISABLE_IMPLICIT_TOKEN: {value}}}}}\nhosts: {{n1: {{}}}}\n")
+    assert open_inventory(str(path)).secrets == ("HF_HUB_DISABLE_IMPLICIT_TOKEN",)
