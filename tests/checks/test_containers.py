@@ -12,7 +12,7 @@ from orchestrator.checks.differences import sentences
 from orchestrator.checks.host import host_checks
 from orchestrator.inventory import Host
 from orchestrator.plan.folders import open_framework
-from tests.checks.test_judge import healthy
+from tests.support.node_facts import healthy
 
 HOST = Host("gpu01", "10.11.0.2", gpus=2, vars={"data_dir": "/data"})
 DIGEST = "sha256:" + "ab" * 32

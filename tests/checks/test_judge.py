@@ -9,56 +9,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks import nvidia_smi as nvidiasmi
-from orchestrator.checks.among import characteristics, same_machine, shared, unlike
-from orchestrator.checks.check import NAMES, Check
+from orchestrator.checks.among import same_machine, shared, unlike
+from orchestrator.checks.check import NAMES
 from orchestrator.checks.facts import ports_of
-from orchestrator.checks.gpu_states import gpu_states, selected
-from orchestrator.checks.judge import among, judge, unfit
+from orchestrator.checks.judge import among, judge
 from orchestrator.checks.load import load_checks
-from orchestrator.errors import RunError
-from orchestrator.inventory import versions
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.folders import open_framework
+from tests.support.node_facts import GIB, HOST, healthy, judged, port, verdict_of
 
-DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
-HOST = Host("gpu01", "10.11.0.2", gpus=2, vars={"interface": "ib0", "data_dir": "/data"})
-GIB = 1 << 30
-DATA_SET = {"digest": "ab" * 32, "names": 9, "sizes": 7, "bytes": 700, "whole": True}
 IPV4 = "0000:0000:0000:0000:0000:ffff:0a0b:0002"  # a GID that stands for 10.11.0.2
-
-
-def port(device: str = "mlx5_0", state: str = "4: ACTIVE", rate: str = "400 Gb/sec (4X NDR)", **more: Any) -> dict[str, Any]:
-    return {
-        "device": device,
-        "port": "1",
-        "state": state,
-        "phys_state": "5: LinkUp",
-        "rate": rate,
-        "link_layer": "InfiniBand",
-    } | more
-
-
-def healthy(gpus: str = "h100-hgx-550.xml", topology: str = "h200-hgx.topo", **changes: Any) -> dict[str, Any]:
-    """Return the facts of a node without a fault, but for those that the GPUs of the file have."""
-    ports = ports_of([port("mlx5_0"), port("mlx5_1")])
-    return {
-        "runner_python": "3.10.12", "kernel": "5.15.0-105-generic", "machine": "x86_64", "cpu": "Xeon 8480C", "cores": 224,
-        "memory_bytes": 2000 * GIB, "disk_free_bytes": 900 * GIB, "workdir": "/w", "login_s": 0.2, "clock_off_s": 0,
-        "ports_busy": [], "boot_id": "b", "shm_bytes": 1000 * GIB,
-        "framework": {"torch": "2.11.0", "cuda": "12.4", "nccl": "2.28.9"}, "host_key": "k",
-        "limits": {"memlock": [None, None], "nofile": [1024, 1 << 20], "nproc": [None, None], "core": [0, None]},
-        "interface": {"state": "up", "mtu": 4092, "speed_mbit": 400000, "kind": "32"},
-        "route": {"interface": "eth0", "mtu": 1500, "speed_mbit": 25000, "kind": "1", "to": "10.11.0.3", "local": False},
-        "hostname_addresses": ["10.11.0.2"], "data_dir": True, "data_set": dict(DATA_SET), "xids": [], "programs": {},
-        "infiniband": ports, "infiniband_gbit": 800.0, "peermem": True, "open_driver": False,
-        "topology": nvidiasmi.topology((DATA / topology).read_text()),
-        **nvidiasmi.gpu_facts((DATA / gpus).read_text(), {"20461": "alice"}),
-    } | changes  # fmt: skip
-
-
-def judged(facts: dict[str, Any], host: Host = HOST) -> dict[str, Check]:
-    return {check.name: check for check in judge(host, facts, None, None)}
 
 
 def test_a_disk_or_a_program_that_cannot_be_used_fails_with_path_and_cause() -> None:
@@ -88,13 +48,6 @@ def test_a_node_that_another_run_holds_is_a_warning_that_names_the_owner() -> No
     check = judged(healthy(held_by="run r1 of me@desk, process 7, since noon"))["held"]
     assert (check.verdict, check.found) == ("warning", "by run r1 of me@desk, process 7, since noon")
     assert "held" not in judged(healthy(held_by=None))
-
-
-def one(name: str, facts: dict[str, Any], host: Host = HOST) -> tuple[str, str]:
-    check = judged(facts, host)[name]
-    if check.verdict != "ok":
-        assert check.expected and check.hint
-    return check.verdict, check.found
 
 
 def test_a_healthy_node_passes_every_check_and_all_names_are_known() -> None:
@@ -135,99 +88,6 @@ def test_every_check_is_documented() -> None:
     assert [name for name in NAMES if f"\n| `{name}` |" not in text] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "gpus", "verdict", "found"),
-    [
-        ("gpus", "v100-dgx1-418.xml", "ok", "2 x Tesla V100-SXM2-16GB 16 GiB, driver 418.126.02"),
-        ("gpus", "v100s-460.xml", "failed", "1 GPUs"),
-        ("idle", "h100-hgx-550.xml", "ok", "all 2 GPUs idle"),
-        ("cuda", "h100-hgx-550.xml", "ok", "the driver's 12.4, the framework's 12.4"),
-        ("cuda", "v100-dgx1-418.xml", "warning", "the driver's CUDA is 10.1, the framework's 12.4"),
-        ("ecc", "h100-hgx-550.xml", "warning", "GPU 1: 3 uncorrected errors since the driver was loaded"),
-        ("ecc", "v100-dgx1-418.xml", "warning",
-         "GPU 1: 1 uncorrected errors since the driver was loaded, page retirement pending"),
-        ("ecc", "a100-dgx-525.xml", "warning", "GPU 1: row remapping pending"),
-        ("clocks", "h100-hgx-550.xml", "ok", "up to 1980 MHz, 700 W"),
-        ("clocks", "v100-dgx1-418.xml", "warning", "GPU 1: power limited to 250 W of 300 W, clock set to 1215 MHz of 1290 MHz"),
-        ("clocks", "a100-dgx-525.xml", "warning",
-         "GPU 2: clocks lowered by the hardware, by half or more and temperature, by half or more"),
-        ("modes", "h100-hgx-550.xml", "ok", "compute mode Default, persistence enabled"),
-        ("modes", "a100-dgx-525.xml", "warning", "GPU 1: MIG is on"),
-        ("pcie", "h100-hgx-550.xml", "ok", "generation 5 x16"),
-        ("pcie", "a100-dgx-525.xml", "warning", "GPU 2: 8 lanes of 16"),
-        ("fabric", "h100-hgx-550.xml", "ok", "NVSwitch fabric complete"),
-    ],
-)  # fmt: skip
-def test_gpus_of_several_generations_are_judged(name: str, gpus: str, verdict: str, found: str) -> None:
-    assert one(name, healthy(gpus)) == (verdict, found)
-
-
-def test_a_fabric_that_is_not_complete_and_memory_past_repair_refuse_a_run() -> None:
-    facts = healthy("h100-no-fabric-580.xml")
-    host = replace(HOST, gpus=1)
-    assert one("fabric", facts, host) == ("failed", "GPU 0: In Progress")
-    assert one("ecc", facts, host) == ("failed", "GPU 0: rows of memory could not be remapped")
-    error = unfit(judge(host, facts, None, None))[0]
-    assert isinstance(error, RunError) and (error.host, error.kind) == ("gpu01", "node_unfit")
-
-
-def test_an_old_consumer_card_has_no_checks_of_what_it_does_not_have() -> None:
-    checks = judged(healthy("gtx1070-418.xml", "rtx5090-pair.topo"), replace(HOST, gpus=1))
-    assert {"ecc", "fabric"}.isdisjoint(checks)
-    assert {checks[name].verdict for name in ("gpus", "idle", "clocks", "modes", "pcie", "links")} == {"ok"}
-
-
-def test_who_uses_the_gpus_is_named() -> None:
-    found = one("idle", healthy("v100s-460.xml"), replace(HOST, gpus=1))
-    assert found == ("warning", "GPU 0: python3 of alice (process 20461); GPU 0: tool of an unknown user (process 20999)")
-    hidden = healthy("v100s-460.xml", gpu_processes=[])
-    assert (
-        one("idle", hidden, replace(HOST, gpus=1))[1] == "GPU 0: memory or time used by processes that nvidia-smi does not list"
-    )
-
-
-@pytest.mark.parametrize(
-    ("gpus", "found"),
-    [
-        (None, "no nvidia-smi, amd-smi or rocm-smi"),
-        ([], "0 GPUs"),
-        ("nvidia-smi did not answer in 10 s", "nvidia-smi did not answer in 10 s"),
-    ],
-)
-def test_a_node_without_an_answer_from_nvidia_smi_fails_and_is_judged_no_further(gpus: Any, found: str) -> None:
-    checks = judged(healthy() | {"gpus": gpus}, replace(HOST, gpus=None))
-    assert (checks["gpus"].verdict, checks["gpus"].found) == ("failed", found)
-    assert {"idle", "ecc", "clocks"}.isdisjoint(checks)
-
-
-@pytest.mark.parametrize(
-    ("xids", "verdict", "found"),
-    [
-        ([], "ok", "no Xid since the machine started"),
-        ("not readable: Operation not permitted", "ok", "kernel log not readable: Operation not permitted"),
-        ([{"gpu": "3", "code": 31, "count": 1, "age_s": 300, "text": "Ch 0b"}], "ok", "GPU 3: Xid 31 (Ch 0b) 5 min ago"),
-        ([{"gpu": "3", "code": 31, "count": 1, "age_s": 9, "text": "x"},
-          {"gpu": "0", "code": 79, "count": 2, "age_s": 7200, "text": "GPU has fallen off the bus."}],
-         "warning", "GPU 0: Xid 79 (fallen off the bus) 2 h ago"),
-    ],
-)  # fmt: skip
-def test_xids_of_the_hardware_warn_and_those_of_programs_are_told(xids: Any, verdict: str, found: str) -> None:
-    assert one("xid", healthy(xids=xids)) == (verdict, found)
-
-
-def test_a_pair_without_its_nvlink_is_named_where_a_switch_joins_all_others() -> None:
-    text = (DATA / "h200-hgx.topo").read_text().splitlines()
-    for row, column in ((3, 6), (6, 3)):  # GPU2 and GPU5
-        cells = text[row].split("\t")
-        cells[column] = "SYS"
-        text[row] = "\t".join(cells)
-    assert one("links", healthy(topology="h200-hgx.topo") | {"topology": nvidiasmi.topology("\n".join(text))}) == (
-        "warning",
-        "GPU2-GPU5 SYS",
-    )
-    assert one("links", healthy(topology="v100-dgx1.topo")) == ("ok", "NV1 8 pairs, NV2 8 pairs, SYS 12 pairs")
-
-
 # ------------------------------------------------------------------ network
 
 
@@ -245,7 +105,7 @@ def test_a_pair_without_its_nvlink_is_named_where_a_switch_joins_all_others() ->
     ],
 )  # fmt: skip
 def test_infiniband_ports_are_judged(ports: list[dict[str, Any]], verdict: str, found: str) -> None:
-    assert one("infiniband", healthy(infiniband=ports_of(ports))) == (verdict, found)
+    assert verdict_of("infiniband", healthy(infiniband=ports_of(ports))) == (verdict, found)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +118,7 @@ def test_infiniband_ports_are_judged(ports: list[dict[str, Any]], verdict: str, 
     ],
 )
 def test_direct_transfers_need_a_module_or_the_open_driver_on_a_new_kernel(changes: dict[str, Any], verdict: str) -> None:
-    assert one("gdr", healthy(**changes))[0] == verdict
+    assert verdict_of("gdr", healthy(**changes))[0] == verdict
 
 
 def test_without_infiniband_nothing_is_asked_of_it() -> None:
@@ -276,14 +136,14 @@ def test_without_infiniband_nothing_is_asked_of_it() -> None:
     ],
 )  # fmt: skip
 def test_the_way_to_the_master_is_judged(changes: dict[str, Any], verdict: str, found: str) -> None:
-    assert one("route", healthy(**changes)) == (verdict, found)
+    assert verdict_of("route", healthy(**changes)) == (verdict, found)
 
 
 @pytest.mark.parametrize(
     ("addresses", "verdict"), [(["10.11.0.2"], "ok"), (["127.0.1.1"], "warning"), ([], "warning"), (["::1", "10.11.0.2"], "ok")]
 )
 def test_the_own_name_must_stand_for_an_address_that_others_reach(addresses: list[str], verdict: str) -> None:
-    assert one("hostname", healthy(hostname_addresses=addresses))[0] == verdict
+    assert verdict_of("hostname", healthy(hostname_addresses=addresses))[0] == verdict
 
 
 # ------------------------------------------------------------------ host
@@ -300,12 +160,12 @@ def test_the_own_name_must_stand_for_an_address_that_others_reach(addresses: lis
     ],
 )  # fmt: skip
 def test_limits_are_judged_as_a_run_gets_them(limits: dict[str, Any], gbit: float | None, verdict: str, found: str) -> None:
-    assert one("limits", healthy(limits=limits, infiniband_gbit=gbit)) == (verdict, found)
+    assert verdict_of("limits", healthy(limits=limits, infiniband_gbit=gbit)) == (verdict, found)
 
 
 def test_little_shared_memory_warns() -> None:
-    assert one("shm", healthy(shm_bytes=64 << 20)) == ("warning", "/dev/shm of 64 MiB")
-    assert one("shm", healthy(shm_bytes=None)) == ("warning", "no /dev/shm")
+    assert verdict_of("shm", healthy(shm_bytes=64 << 20)) == ("warning", "/dev/shm of 64 MiB")
+    assert verdict_of("shm", healthy(shm_bytes=None)) == ("warning", "no /dev/shm")
 
 
 def test_facts_of_an_older_deploy_are_judged_by_what_they_have() -> None:
@@ -316,87 +176,6 @@ def test_facts_of_an_older_deploy_are_judged_by_what_they_have() -> None:
     }  # fmt: skip
     checks = judge(Host("a", "a", gpus=1, vars={"interface": "eth0"}), old, None, None)
     assert [check.name for check in checks if check.verdict != "ok"] == [] and among({"a": old, "b": old}) == []
-
-
-# ------------------------------------------------------------------ expected by the inventory
-
-MET = {
-    "gpu": "NVIDIA H100*", "gpus": 2, "memory_gib": 79.5, "driver": ">=550, <560", "nvlink": "NV18", "ecc": True, "mig": False,
-    "persistence": True, "compute_mode": "Default", "power_limit_w": 700, "pcie": {"generation": 5, "width": 16},
-    "cuda": "12.*", "nccl": ">=2.20", "versions": {"torch": ">=2.9"},
-    "infiniband": {"ports": 2, "rate_gbit": 400, "link_layer": "InfiniBand"},
-    "mtu": 4092, "speed_gbit": 400, "memlock": "unlimited", "nofile": 1 << 20, "nproc": "unlimited", "shm_gib": 1000,
-    "ram_gib": 2000, "cores": 224, "cpu": "Xeon*", "kernel": "5.15*",
-}  # fmt: skip
-UNMET = {
-    "gpu": ("NVIDIA H200", "gpu NVIDIA H100 80GB HBM3", "gpu NVIDIA H200"),
-    "gpus": (8, "gpus 2", "gpus 8"),
-    "memory_gib": (80, "memory_gib 79.647 GiB", "memory_gib 80 GiB or more"),
-    "driver": ("580*", "driver 550.54.15", "driver 580*"),
-    "nvlink": ("NV12", "nvlink NV18", "nvlink NV12"),
-    "ecc": (False, "ecc on", "ecc off"),
-    "mig": (True, "mig off", "mig on"),
-    "persistence": (False, "persistence on", "persistence off"),
-    "compute_mode": ("Exclusive_Process", "compute_mode Default", "compute_mode Exclusive_Process"),
-    "power_limit_w": (701, "power_limit_w 700 W", "power_limit_w 701 W or more"),
-    "pcie": ({"generation": 5, "width": 32}, "pcie.width 16", "pcie.width 32 or more"),
-    "cuda": (">=12.6", "cuda 12.4", "cuda >=12.6"),
-    "nccl": (">=2.29", "nccl 2.28.9", "nccl >=2.29"),
-    "versions": ({"torch": "2.11*", "cudnn": ">=9"}, "versions.cudnn unknown", "versions.cudnn >=9"),
-    "infiniband": ({"ports": 8, "rate_gbit": 400}, "infiniband 2 such", "infiniband 8 ports ACTIVE at 400 Gb/s"),
-    "mtu": (9000, "mtu 4092", "mtu 9000"),
-    "speed_gbit": (800, "speed_gbit 400 Gb/s", "speed_gbit 800 Gb/s or more"),
-    "nofile": ("unlimited", "nofile 1048576", "nofile unlimited"),
-    "shm_gib": (1001, "shm_gib 1000 GiB", "shm_gib 1001 GiB or more"),
-    "ram_gib": (2001, "ram_gib 2000 GiB", "ram_gib 2001 GiB or more"),
-    "cores": (112, "cores 224", "cores 112"),
-    "cpu": ("EPYC*", "cpu Xeon 8480C", "cpu EPYC*"),
-    "kernel": (">=6", "kernel 5.15.0-105-generic", "kernel >=6"),
-}
-
-
-def expecting(**expect: Any) -> Host:
-    return replace(HOST, expect=expect)
-
-
-def test_every_expectation_that_an_inventory_may_hold_is_tried_here() -> None:
-    from orchestrator.inventory.values import MachineValues
-
-    known = MachineValues.model_fields["expect"].annotation
-    assert set(MET) == set(known.model_fields) and set(UNMET) == set(MET) - {"memlock", "nproc"}  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("key", MET)
-def test_an_expectation_that_is_met_is_told_by_its_name(key: str) -> None:
-    assert one("expect", healthy(), expecting(**{key: MET[key]})) == ("ok", f"{key} as expected")
-
-
-@pytest.mark.parametrize("key", UNMET)
-def test_an_expectation_that_is_not_met_fails_with_both_values(key: str) -> None:
-    value, found, expected = UNMET[key]
-    check = judged(healthy(), expecting(**{key: value}))["expect"]
-    assert (check.verdict, check.found, check.expected) == ("failed", found, expected)
-    assert f"correct {key.partition('.')[0]}" in check.hint
-
-
-@pytest.mark.parametrize("key", ["gpu", "nvlink", "infiniband", "nccl", "mtu", "memlock", "shm_gib", "ecc"])
-def test_what_nothing_is_known_of_is_not_as_expected(key: str) -> None:
-    unknown = {"gpus": None, "topology": None, "infiniband": [], "framework": {"error": "x"}, "interface": None, "route": None}
-    facts = {name: value for name, value in (healthy() | unknown).items() if name not in ("limits", "shm_bytes")}
-    assert one("expect", facts, expecting(**{key: MET[key]}))[0] == "failed"
-
-
-@pytest.mark.parametrize(
-    ("found", "required", "is_met"),
-    [
-        ("2.28.9", ">=2.20", True), ("2.9.1", ">=2.20", False), ("2.20", ">=2.20.0", True), ("12.8", ">=12.4,<13", True),
-        ("13.0", ">=12.4, <13", False), ("2.11.0+cu130", "==2.11", True), ("2.11.0+cu130", "!=2.11", False),
-        ("580.95.05", "580*", True), ("5801", "580.*", False), ("unknown", ">=1", False),
-        ("NVIDIA H200", "NVIDIA H[12]00", True),
-    ],
-)  # fmt: skip
-def test_versions_are_compared_number_by_number(found: str, required: str, is_met: bool) -> None:
-    assert versions.is_requirement(required) and versions.meets(found, required) is is_met
 
 
 # ------------------------------------------------------------------ among nodes
@@ -455,42 +234,6 @@ def test_facts_go_into_json_and_come_back_the_same() -> None:
     facts = healthy()
     again = json.loads(json.dumps(facts))
     assert judge(HOST, again, None, None) == judge(HOST, facts, None, None)
-
-
-@pytest.mark.parametrize("devices", ["1", " GPU-1b"])
-def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
-    """Beside the second GPU works somebody else, on one that is hot, throttled and has an Xid."""
-    facts = healthy("h200-pair-580.xml", "h200-pair.topo")
-    facts["gpu"] |= {"uuid": ["GPU-0a", "GPU-1b"], "slowed_by": ["hw_slowdown", "gpu_idle"], "power_limit_w": [300, 700]}
-    facts["gpus"][0] |= {"used_mib": 90_000, "utilization": 100, "name": "NVIDIA L4"}
-    facts["gpu_processes"] = [{"pid": "7", "gpu": "0", "name": "train", "user": "bob"}]
-    facts["xids"] = [{"gpu": "0", "code": 79, "count": 1, "age_s": 60, "text": ""}]
-    whole = judged(facts)
-    assert [name for name, check in whole.items() if check.verdict != "ok" and name in ("idle", "xid", "clocks")] == [
-        "idle", "xid", "clocks",
-    ]  # fmt: skip
-    host = Host("lab2", "10.11.0.3", gpus=1, vars={**HOST.vars, "cuda_visible_devices": devices})
-    own = selected(facts, devices)
-    checks = judged(own, host)
-    assert checks["gpus"].found.startswith("1 x NVIDIA H200 140 GiB, driver 580.159.04")
-    assert {checks[name].verdict for name in ("gpus", "idle", "xid", "clocks")} == {"ok"} and "links" not in checks
-    assert [gpu["index"] for gpu in gpu_states(own)] == ["1"]
-    assert characteristics(own)["gpu"] == "NVIDIA H200" and characteristics(own)["power limit"] == "700 W"
-
-
-def test_a_listed_gpu_that_does_not_exist_is_missed() -> None:
-    host = Host("lab2", "10.11.0.3", gpus=2, vars={**HOST.vars, "cuda_visible_devices": "1,2"})
-    check = judged(selected(healthy("h200-pair-580.xml"), "1,2"), host)["gpus"]
-    assert (check.verdict, check.found) == ("failed", "1 GPUs in vars.cuda_visible_devices 1,2")
-
-
-def test_mig_instances_leave_the_facts_of_all_gpus_and_are_counted() -> None:
-    facts = healthy("h200-pair-580.xml")
-    assert selected(facts, "MIG-0f") == facts | {"devices": "MIG-0f", "instances": 1}
-    host = Host("lab2", "10.11.0.3", gpus=3, vars={**HOST.vars, "cuda_visible_devices": "MIG-0,MIG-1,MIG-2"})
-    assert judged(selected(facts, "MIG-0,MIG-1,MIG-2"), host)["gpus"].verdict == "ok"
-    assert judged(selected(facts, "MIG-0,MIG-1"), host)["gpus"].verdict == "failed"
-    assert selected(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
 
 
 def load(own_s: float, switches: tuple[int, int], **changes: Any) -> dict[str, Any]:

@@ -1,0 +1,146 @@
+"""What preflight judges of GPUs, as nvidia-smi shows them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.checks import nvidia_smi as nvidiasmi
+from orchestrator.checks.among import characteristics
+from orchestrator.checks.gpu_states import gpu_states, selected
+from orchestrator.checks.judge import judge, unfit
+from orchestrator.errors import RunError
+from orchestrator.inventory.hosts import Host
+from tests.support.node_facts import DATA, HOST, healthy, judged, verdict_of
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "verdict", "found"),
+    [
+        ("gpus", "v100-dgx1-418.xml", "ok", "2 x Tesla V100-SXM2-16GB 16 GiB, driver 418.126.02"),
+        ("gpus", "v100s-460.xml", "failed", "1 GPUs"),
+        ("idle", "h100-hgx-550.xml", "ok", "all 2 GPUs idle"),
+        ("cuda", "h100-hgx-550.xml", "ok", "the driver's 12.4, the framework's 12.4"),
+        ("cuda", "v100-dgx1-418.xml", "warning", "the driver's CUDA is 10.1, the framework's 12.4"),
+        ("ecc", "h100-hgx-550.xml", "warning", "GPU 1: 3 uncorrected errors since the driver was loaded"),
+        ("ecc", "v100-dgx1-418.xml", "warning",
+         "GPU 1: 1 uncorrected errors since the driver was loaded, page retirement pending"),
+        ("ecc", "a100-dgx-525.xml", "warning", "GPU 1: row remapping pending"),
+        ("clocks", "h100-hgx-550.xml", "ok", "up to 1980 MHz, 700 W"),
+        ("clocks", "v100-dgx1-418.xml", "warning", "GPU 1: power limited to 250 W of 300 W, clock set to 1215 MHz of 1290 MHz"),
+        ("clocks", "a100-dgx-525.xml", "warning",
+         "GPU 2: clocks lowered by the hardware, by half or more and temperature, by half or more"),
+        ("modes", "h100-hgx-550.xml", "ok", "compute mode Default, persistence enabled"),
+        ("modes", "a100-dgx-525.xml", "warning", "GPU 1: MIG is on"),
+        ("pcie", "h100-hgx-550.xml", "ok", "generation 5 x16"),
+        ("pcie", "a100-dgx-525.xml", "warning", "GPU 2: 8 lanes of 16"),
+        ("fabric", "h100-hgx-550.xml", "ok", "NVSwitch fabric complete"),
+    ],
+)  # fmt: skip
+def test_gpus_of_several_generations_are_judged(name: str, gpus: str, verdict: str, found: str) -> None:
+    assert verdict_of(name, healthy(gpus)) == (verdict, found)
+
+
+def test_a_fabric_that_is_not_complete_and_memory_past_repair_refuse_a_run() -> None:
+    facts = healthy("h100-no-fabric-580.xml")
+    host = replace(HOST, gpus=1)
+    assert verdict_of("fabric", facts, host) == ("failed", "GPU 0: In Progress")
+    assert verdict_of("ecc", facts, host) == ("failed", "GPU 0: rows of memory could not be remapped")
+    error = unfit(judge(host, facts, None, None))[0]
+    assert isinstance(error, RunError) and (error.host, error.kind) == ("gpu01", "node_unfit")
+
+
+def test_an_old_consumer_card_has_no_checks_of_what_it_does_not_have() -> None:
+    checks = judged(healthy("gtx1070-418.xml", "rtx5090-pair.topo"), replace(HOST, gpus=1))
+    assert {"ecc", "fabric"}.isdisjoint(checks)
+    assert {checks[name].verdict for name in ("gpus", "idle", "clocks", "modes", "pcie", "links")} == {"ok"}
+
+
+def test_who_uses_the_gpus_is_named() -> None:
+    found = verdict_of("idle", healthy("v100s-460.xml"), replace(HOST, gpus=1))
+    assert found == ("warning", "GPU 0: python3 of alice (process 20461); GPU 0: tool of an unknown user (process 20999)")
+    hidden = healthy("v100s-460.xml", gpu_processes=[])
+    assert (
+        verdict_of("idle", hidden, replace(HOST, gpus=1))[1]
+        == "GPU 0: memory or time used by processes that nvidia-smi does not list"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "found"),
+    [
+        (None, "no nvidia-smi, amd-smi or rocm-smi"),
+        ([], "0 GPUs"),
+        ("nvidia-smi did not answer in 10 s", "nvidia-smi did not answer in 10 s"),
+    ],
+)
+def test_a_node_without_an_answer_from_nvidia_smi_fails_and_is_judged_no_further(gpus: Any, found: str) -> None:
+    checks = judged(healthy() | {"gpus": gpus}, replace(HOST, gpus=None))
+    assert (checks["gpus"].verdict, checks["gpus"].found) == ("failed", found)
+    assert {"idle", "ecc", "clocks"}.isdisjoint(checks)
+
+
+@pytest.mark.parametrize(
+    ("xids", "verdict", "found"),
+    [
+        ([], "ok", "no Xid since the machine started"),
+        ("not readable: Operation not permitted", "ok", "kernel log not readable: Operation not permitted"),
+        ([{"gpu": "3", "code": 31, "count": 1, "age_s": 300, "text": "Ch 0b"}], "ok", "GPU 3: Xid 31 (Ch 0b) 5 min ago"),
+        ([{"gpu": "3", "code": 31, "count": 1, "age_s": 9, "text": "x"},
+          {"gpu": "0", "code": 79, "count": 2, "age_s": 7200, "text": "GPU has fallen off the bus."}],
+         "warning", "GPU 0: Xid 79 (fallen off the bus) 2 h ago"),
+    ],
+)  # fmt: skip
+def test_xids_of_the_hardware_warn_and_those_of_programs_are_told(xids: Any, verdict: str, found: str) -> None:
+    assert verdict_of("xid", healthy(xids=xids)) == (verdict, found)
+
+
+def test_a_pair_without_its_nvlink_is_named_where_a_switch_joins_all_others() -> None:
+    text = (DATA / "h200-hgx.topo").read_text().splitlines()
+    for row, column in ((3, 6), (6, 3)):  # GPU2 and GPU5
+        cells = text[row].split("\t")
+        cells[column] = "SYS"
+        text[row] = "\t".join(cells)
+    assert verdict_of("links", healthy(topology="h200-hgx.topo") | {"topology": nvidiasmi.topology("\n".join(text))}) == (
+        "warning",
+        "GPU2-GPU5 SYS",
+    )
+    assert verdict_of("links", healthy(topology="v100-dgx1.topo")) == ("ok", "NV1 8 pairs, NV2 8 pairs, SYS 12 pairs")
+
+
+@pytest.mark.parametrize("devices", ["1", " GPU-1b"])
+def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
+    """Beside the second GPU works somebody else, on one that is hot, throttled and has an Xid."""
+    facts = healthy("h200-pair-580.xml", "h200-pair.topo")
+    facts["gpu"] |= {"uuid": ["GPU-0a", "GPU-1b"], "slowed_by": ["hw_slowdown", "gpu_idle"], "power_limit_w": [300, 700]}
+    facts["gpus"][0] |= {"used_mib": 90_000, "utilization": 100, "name": "NVIDIA L4"}
+    facts["gpu_processes"] = [{"pid": "7", "gpu": "0", "name": "train", "user": "bob"}]
+    facts["xids"] = [{"gpu": "0", "code": 79, "count": 1, "age_s": 60, "text": ""}]
+    whole = judged(facts)
+    assert [name for name, check in whole.items() if check.verdict != "ok" and name in ("idle", "xid", "clocks")] == [
+        "idle", "xid", "clocks",
+    ]  # fmt: skip
+    host = Host("lab2", "10.11.0.3", gpus=1, vars={**HOST.vars, "cuda_visible_devices": devices})
+    own = selected(facts, devices)
+    checks = judged(own, host)
+    assert checks["gpus"].found.startswith("1 x NVIDIA H200 140 GiB, driver 580.159.04")
+    assert {checks[name].verdict for name in ("gpus", "idle", "xid", "clocks")} == {"ok"} and "links" not in checks
+    assert [gpu["index"] for gpu in gpu_states(own)] == ["1"]
+    assert characteristics(own)["gpu"] == "NVIDIA H200" and characteristics(own)["power limit"] == "700 W"
+
+
+def test_a_listed_gpu_that_does_not_exist_is_missed() -> None:
+    host = Host("lab2", "10.11.0.3", gpus=2, vars={**HOST.vars, "cuda_visible_devices": "1,2"})
+    check = judged(selected(healthy("h200-pair-580.xml"), "1,2"), host)["gpus"]
+    assert (check.verdict, check.found) == ("failed", "1 GPUs in vars.cuda_visible_devices 1,2")
+
+
+def test_mig_instances_leave_the_facts_of_all_gpus_and_are_counted() -> None:
+    facts = healthy("h200-pair-580.xml")
+    assert selected(facts, "MIG-0f") == facts | {"devices": "MIG-0f", "instances": 1}
+    host = Host("lab2", "10.11.0.3", gpus=3, vars={**HOST.vars, "cuda_visible_devices": "MIG-0,MIG-1,MIG-2"})
+    assert judged(selected(facts, "MIG-0,MIG-1,MIG-2"), host)["gpus"].verdict == "ok"
+    assert judged(selected(facts, "MIG-0,MIG-1"), host)["gpus"].verdict == "failed"
+    assert selected(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
