@@ -1,6 +1,6 @@
 """How often a rank that is slower by 5, 10 or 20 % is named, and how often one is named where none is slower.
 
-    orch lab up --nodes 4 && orch lab exec -- python benchmarks/slow_ranks.py [--how sleep,work,quota] [--trials 20]
+    orch lab up --nodes 4 --gpus-per-node 0 && orch lab exec -- python benchmarks/slow_ranks.py [--how sleep,work,quota]
     orch lab up --nodes 1 --gpus-per-node 2 && orch lab exec -- python benchmarks/slow_ranks.py --how kernel --repeats 1
 
 A trial is a bench of some repeats in which one rank, another one each time, is slower: with `sleep`, a rank of `simulated`
@@ -153,9 +153,10 @@ def limit(rank: int, percent: float) -> None:
 def inventory_with(rank: int, percent: float, ranks: int) -> str:
     """Return the lab's inventory, in which each rank is bound to a processor, and that of one node computes longer."""
     inventory = yaml.safe_load(Path(os.environ["ORCH_HOSTS"]).read_text(encoding="utf-8"))
+    processors = sorted(os.sched_getaffinity(0))
     for number in range(ranks):
         slowed = str(percent if number == rank else 0.0)
-        variables = {"SLOWED_CPU": str(number % (os.cpu_count() or 1)), "SLOWED_PERCENT": slowed}
+        variables = {"SLOWED_CPU": str(processors[number % len(processors)]), "SLOWED_PERCENT": slowed}
         inventory["hosts"][f"node{number + 1}"]["env"] = {"PYTHONPATH": str(Path(__file__).parent / "slowed"), **variables}
     return str(yaml.safe_dump(inventory))
 
