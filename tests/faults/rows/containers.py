@@ -73,7 +73,7 @@ class Site:
         command, *bench = workload(self.controller, code)
         assert command == "bench"
         process = self.begun(*bench, "--set", "pause_ms=100", "--steps", "300", *words)
-        # The step was node1's: the container of node2 may still be starting, and its rank has left nothing yet.
+        # The rank of node2 may have left nothing yet.
         judge.wait_for(lambda: len(self.daemons()) == 2, 5, lambda: f"daemons: {self.daemons()}")
         return process
 
@@ -84,9 +84,13 @@ class Site:
         judge.wait_for(lambda: [*runs.glob("runs/*/*/manifest.json")] or process.poll() is not None, 40, "no run was planned")
         assert process.poll() is None, self.controller.end(process, 1)
         self.controller.wait_for_step(3, within_s=40)
-        listed = self.engine.containers()
-        assert len(listed) == 2 and len(self.engine.processes(self.daemon)) >= 6, (listed, self.engine.processes(self.daemon))
+        # The steps were node1's: the container of node2 may still be starting.
+        judge.wait_for(self._in_both, 10, lambda: f"{self.engine.containers()}, {self.engine.processes(self.daemon)}")
         return process
+
+    def _in_both(self) -> bool:
+        """Whether the engine lists both containers, each with its supervisor, engine and rank."""
+        return len(self.engine.containers()) == 2 and len(self.engine.processes(self.daemon)) >= 6
 
     def daemons(self) -> list[judge.Proc]:
         """Return the daemons that live."""
