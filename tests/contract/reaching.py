@@ -63,3 +63,17 @@ def relay(connection: socket.socket, target: tuple[str, int]) -> None:
         back.start()
         pump(connection, other)
         back.join()
+
+
+@contextmanager
+def hanging_up(times: int, target: tuple[str, int]) -> Iterator[tuple[int, list[int]]]:
+    """Close so many connections at once and relay those after them; yield the port, and a list that has an entry for each."""
+    calls: list[int] = []
+
+    def talk(connection: socket.socket) -> None:
+        calls.append(1)
+        if len(calls) > times:
+            relay(connection, target)
+
+    with listener(talk) as port:
+        yield port, calls

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from typing import Any
 
@@ -12,7 +11,7 @@ from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport.ssh import connect
 from orchestrator.transport.ssh.config import resolve
-from tests.contract.reaching import listener, relay
+from tests.contract.reaching import hanging_up
 from tests.contract.rig import Rig
 from tests.contract.sshd import Sshd, free_port
 
@@ -115,14 +114,7 @@ def test_a_jump_host_that_forwards_nothing_is_named(rig: Rig) -> None:
 
 def test_a_host_that_hangs_up_behind_a_jump_host_is_asked_again(rig: Rig) -> None:
     jump, server = rig.serve(), rig.serve()
-    calls = []
-
-    def drop_three_times(connection: socket.socket) -> None:
-        calls.append(1)
-        if len(calls) > 3:
-            relay(connection, (server.address, server.port))
-
-    with listener(drop_three_times) as port:
+    with hanging_up(3, (server.address, server.port)) as (port, calls):
         rig.known_hosts.write_text(rig.known_hosts.read_text().replace(server.known_as, f"[127.0.0.1]:{port}"))
         ssh = rig.host(server, port=port, jump=f"{jump.address}:{jump.port}").ssh
         line = connect(Host("lab1", "127.0.0.1", ssh=ssh), rig.trust())

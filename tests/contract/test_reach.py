@@ -20,7 +20,7 @@ from orchestrator.transport.ssh import Transport, connect
 from orchestrator.transport.ssh import config as sshconfig
 from orchestrator.transport.ssh.config import resolve
 from orchestrator.transport.ssh.dial import _unreachable
-from tests.contract.reaching import listener, relay, unreachable
+from tests.contract.reaching import hanging_up, listener, unreachable
 from tests.contract.rig import Rig
 from tests.contract.sshd import free_port
 
@@ -126,14 +126,7 @@ def test_what_is_not_an_ssh_server_is_quoted_without_control_characters(rig: Rig
 
 def test_a_server_that_hangs_up_is_asked_again_until_it_does_not(rig: Rig) -> None:
     server = rig.serve()
-    calls = []
-
-    def drop_three_times(connection: socket.socket) -> None:
-        calls.append(1)
-        if len(calls) > 3:
-            relay(connection, (server.address, server.port))
-
-    with listener(drop_three_times) as port:
+    with hanging_up(3, (server.address, server.port)) as (port, calls):
         rig.known_hosts.write_text(server.known_hosts_lines().replace(f"[127.0.0.2]:{server.port}", f"[127.0.0.1]:{port}"))
         host = Host("lab1", "127.0.0.1", ssh=rig.host(server, port=port).ssh)
         line = connect(host, rig.trust())
