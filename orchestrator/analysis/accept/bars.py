@@ -67,16 +67,22 @@ def _why_not(units: Sequence[Unit]) -> str:
 
 
 def _silent(group: Group) -> dict[str, tuple[str, str, str] | None]:
-    """Return verdict, text and what decides of the units that have a rate of 0 or below, where others have a number."""
+    """Return verdict, text and what decides of the units that have a rate of 0 or below, unless all have. Where half do, none
+    is known to be right."""
     without = {unit.name: sum(value <= 0 for value in unit.values) for unit in group.units}
-    if group.lower_is_better or 2 * sum(map(bool, without.values())) >= len(without):
+    if group.lower_is_better or all(without.values()):
         return {}
-    found: dict[str, tuple[str, str, str] | None] = {}
+    are_few = 2 * sum(map(bool, without.values())) < len(without)
+    silent: dict[str, tuple[str, str, str] | None] = {}
     for unit in group.units:
         if count := without[unit.name]:
-            text = f"0 or below in {count} of {len(unit.values)} repeats, where its peers have a number"
-            found[unit.name] = (FAIL, text, "") if count == len(unit.values) > 1 else (UNDECIDED, text, MORE)
-    return found
+            text = f"0 or below in {count} of {len(unit.values)} repeats"
+            if are_few:
+                text += ", where its peers have a number"
+                silent[unit.name] = (FAIL, text, "") if count == len(unit.values) > 1 else (UNDECIDED, text, MORE)
+            else:
+                silent[unit.name] = UNDECIDED, f"{text}, as half of the others or more", _FIGURE
+    return silent
 
 
 def _by_peers(judged: PeerUnit) -> tuple[str, str, str] | None:
@@ -127,11 +133,14 @@ def confirmed(judged: Sequence[Judged]) -> list[Judged]:
 
 def against_references(stage: str, group: Group, references: Sequence[Reference], comparisons: int) -> list[Judged]:
     """Judge each unit by the first figure of its type of device that is about the same measurement."""
+    judged: list[Judged] = []
+    rest = list(group.units)
     for reference in references:
-        units = [unit for unit in group.units if unit.device and fnmatchcase(unit.device, reference.device)]
+        units = [unit for unit in rest if unit.device and fnmatchcase(unit.device, reference.device)]
         if units and _is_about(reference, group):
-            return [_by_reference(stage, group, units, reference, comparisons)]
-    return []
+            judged.append(_by_reference(stage, group, units, reference, comparisons))
+            rest = [unit for unit in rest if unit not in units]
+    return judged
 
 
 def _is_about(reference: Reference, group: Group) -> bool:

@@ -217,8 +217,14 @@ def _bars(
                 not_compared[f"{of_group}against {against}"] = outcome
             else:
                 judged.append(outcome)
-    for stage, group in by_name.values():
-        judged += against_references(stage.name, group, references, unit_count)
+    figures = {name: against_references(stage.name, group, references, unit_count) for name, (stage, group) in by_name.items()}
+    judged += [bar for bars in figures.values() for bar in bars]
+    for stage, bar, group in groups:
+        with_figure = {host for of_figure in figures[measured(stage.name, group)[0]] for host in of_figure.hosts}
+        without = dict.fromkeys(unit.device for unit in group.units if not with_figure.issuperset(unit.hosts))
+        if without and not bar.peers and not bar.earlier:
+            devices = ", ".join(device or "a device without a name" for device in without)
+            not_compared[f"{stage.name}, {group.title} against reference figures"] = f"there is none of {devices}"
     for of_stage in made:
         links = by_links(of_stage.stage.name, of_stage.results, record.device == "cpu")
         judged += [*([links] if links else []), *_expected(of_stage)]

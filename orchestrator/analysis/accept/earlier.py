@@ -88,6 +88,7 @@ def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> l
         if change and (judged.suspect or judged.apart):
             is_certain, text = change
             text += f" than in {bar.id}; its peers have changed {judged.slower:.1%} less"
+            is_certain = is_certain and not bar.group.loaded & set(unit.hosts)
             findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, is_certain))
     was = [[value / median(old) for value in old] for old, _ in known.values()]
     typical = ([median(of_repeat) for of_repeat in zip(*units, strict=False)] for units in (was, changes.values()))

@@ -80,7 +80,7 @@ def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Judged |
 
 def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]) -> Judged:
     """Judge each node by whether an interface lost its link while runs were made, failed ones too. Where a third of the nodes
-    or more did, and three at least, what they are connected to is the cause and not each of them. An interface that leads to no
+    or more did, and two at least, what they are connected to is the cause and not each of them. An interface that leads to no
     other node of the acceptance leaves the verdict open."""
     counts: dict[str, dict[str, int]] = {}
     for run in results:
@@ -93,7 +93,7 @@ def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]
     used = {host: [name for name in names if reaches_nodes(name, facts.get(host, {}))] for host, names in counts.items()}
     affected = [host for host, names in used.items() if names]
     findings = []
-    if len(affected) >= max(3, len(hosts) / 3):
+    if len(affected) >= max(2, len(hosts) / 3):
         text = "; ".join(lost_links_words({host: {name: counts[host][name] for name in used[host]} for host in affected}))
         findings.append(Finding("cluster", CLUSTER, tuple(affected), FAIL, f"{text}: what are they connected to?", "", runs))
         affected = []

@@ -165,6 +165,9 @@ def test_links_of_many_nodes_are_what_they_are_connected_to_and_one_that_leads_n
     (finding,) = judged(certificate_of(folder), "lost links").findings
     assert (finding.kind, finding.verdict) == ("cluster", "fail")
     assert finding.text == "eth0 of node[1-2,4] lost its link 3 times: what are they connected to?"
+    folder = acceptance(tmp_path / "cable", {}, nodes=2)
+    lose_links(folder, "node1", "node2")
+    assert [finding.kind for finding in judged(certificate_of(folder), "lost links").findings] == ["cluster"]
     folder = acceptance(tmp_path / "management", {}, nodes=4)
     lose_links(folder, "node2", interface="usb0")
     assert verdicts(certificate_of(folder))["node2"] == "undecided"
@@ -226,6 +229,16 @@ def test_zeros_of_all_devices_are_no_comparison_and_that_is_said(tmp_path: Path)
     assert judged(certificate, "reference").verdict == "fail"
 
 
+@pytest.mark.parametrize(("nodes", "dead"), [(4, 2), (2, 1), (5, 4)])
+def test_zeros_of_half_of_the_devices_or_more_are_open(tmp_path: Path, nodes: int, dead: int) -> None:
+    certificate = certificate_of(acceptance(tmp_path, dict.fromkeys(range(dead), DEAD), nodes=nodes, device="NVIDIA B300"))
+    names = [f"node{number + 1}" for number in range(dead)]
+    bar = judged(certificate, "peers")
+    assert [(finding.subject, finding.verdict) for finding in bar.findings] == [(name, "undecided") for name in names]
+    assert bar.findings[0].text.endswith("0 or below in 5 of 5 repeats, as half of the others or more")
+    assert certificate.verdict == "undecided"
+
+
 def test_a_number_of_all_nodes_together_has_no_peers_and_that_is_said(tmp_path: Path) -> None:
     whole = SUITE.replace("metric: tflops_rank", "metric: tflops")
     certificate = certificate_of(acceptance(tmp_path, {}, nodes=4, suite=whole))
@@ -266,6 +279,31 @@ def test_nodes_with_another_device_are_judged_by_its_figure(tmp_path: Path) -> N
     slow = dict.fromkeys(range(4), SLOW)
     certificate = certificate_of(acceptance(tmp_path, slow, nodes=4, other={"node4": "NVIDIA B300"}))
     assert [finding.hosts for finding in judged(certificate, "reference").findings] == [("node1",), ("node2",), ("node3",)]
+
+
+def test_each_type_of_device_is_held_to_its_own_figure_and_one_without_is_said_not_to_be_tested(tmp_path: Path) -> None:
+    bare = SUITE.replace(", peers: 3%, earlier: 5%", "")
+    folder = acceptance(tmp_path / "two", {3: SLOW}, nodes=4, suite=bare, other={"node4": "NVIDIA B300"})
+    other = REFERENCE.replace("NVIDIA H200", "NVIDIA B300")
+    folder.change(lambda record: replace(record, references=(REFERENCE, other)))
+    certificate = certificate_of(folder)
+    found = {bar.hosts: [finding.hosts for finding in bar.findings] for bar in certificate.judged if bar.kind == "reference"}
+    assert found == {("node1", "node2", "node3"): [], ("node4",): [("node4",)]}
+    certificate = certificate_of(acceptance(tmp_path / "one", {}, nodes=4, suite=bare, other={"node4": "NVIDIA B300"}))
+    reasons = [reason for of, reason in certificate.not_tested.items() if "reference figures" in of]
+    assert reasons == ["there is none of NVIDIA B300"] and verdicts(certificate)["node4"] == "undecided"
+
+
+def test_other_work_on_a_node_leaves_open_whether_it_changed_more_than_its_peers() -> None:
+    before = {"spec": "{}", "units": {f"node{n}": [100.0, 101.0, 100.5] for n in range(1, 6)}}
+    units = [
+        Unit("node", f"node{n}", (f"node{n}",), (100.2, 100.9, 100.4) if n < 5 else (60.0, 60.6, 60.3), "") for n in range(1, 6)
+    ]
+    group = Group("gemm", "gemm", "tflops_rank", "TFLOP/s", False, {}, {}, "5n1g", {}, tuple(units), ("r1",))
+    known = {"id": "may", "measured": {measured("gemm", group)[0]: before}}
+    for loaded, verdict in ((frozenset[str](), "fail"), (frozenset(["node5"]), "undecided")):
+        bar = against_earlier("gemm", replace(group, loaded=loaded), 0.05, known, 5)
+        assert isinstance(bar, Judged) and [(f.subject, f.verdict) for f in bar.findings] == [("node5", verdict)]
 
 
 def test_shares_of_bars_are_written_as_they_are_judged(tmp_path: Path) -> None:
