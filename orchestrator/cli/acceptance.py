@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from orchestrator.analysis.accept import Certificate, certificate_of
+from orchestrator.analysis.accept import Certificate, certificate_of, is_chosen
 from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.api.prepare import begun
 from orchestrator.api.selection import Selection
@@ -38,6 +38,7 @@ from orchestrator.plan.words import shortest
 from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, AcceptanceRecord, Attempt, acceptances, earlier_values
 from orchestrator.report.html.certificate import render
 from orchestrator.report.text import one_line
+from orchestrator.results import RunResult
 from orchestrator.yamlfile import Document
 
 __all__ = ["Acceptance", "bench_of", "certify", "earlier_of", "ranks_of", "request_for"]
@@ -176,7 +177,7 @@ class Acceptance:
         self.folder.write_checks(json.loads(json.dumps(facts, default=str)), plain)
         reasons: dict[str, str] = {}
         for check in checks:
-            if check.verdict == "failed":
+            if check.verdict == "failed" and is_chosen(check.name, stage.checks):
                 reasons.setdefault(check.host, f"{check.name}: expected {check.expected}, found {check.found}")
         if len(reasons) == len(self.selection.hosts) and not facts:
             raise Faults([*unreachable.values(), *silent.values()])
@@ -222,9 +223,9 @@ class Acceptance:
             if any(is_busy(error) for error in errors):
                 raise Faults(errors)
             has_good = any(result.is_good for result in results)
-            if accused and has_good:
+            if accused and has_good and not any(result.has_failed for result in results):
                 self._leave_out(accused)
-            blamed = {error.host: error.message for error in errors if error.host and not isinstance(error, DataError)}
+            blamed = _blamed(errors, results)
             left = [host for host in hosts if host.name not in blamed]
             was_refused = not results
             if was_refused and not stage.optional:
@@ -235,6 +236,14 @@ class Acceptance:
             hosts = left
             if not was_refused and not stage.optional:
                 accused = blamed
+
+
+def _blamed(errors: Sequence[OrchError], results: Sequence[RunResult]) -> dict[str, str]:
+    """Return the hosts that failed runs name, those of an earlier process too, and that refusals do, with the reasons. That an
+    end could not be verified is no failure of a run."""
+    of_runs = [result.error for result in results if result.has_failed and result.error]
+    named = [*of_runs, *(error for error in errors if error.kind != "not_verified")]
+    return {error.host: error.message for error in named if error.host and not isinstance(error, DataError)}
 
 
 def _with_stage(record: AcceptanceRecord, name: str) -> AcceptanceRecord:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from orchestrator import yamlfile
@@ -19,6 +20,7 @@ from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding
 from orchestrator.analysis.hang import hangs_of_bench
 from orchestrator.checks.facts import serials
 from orchestrator.inventory import fold
+from orchestrator.plan.spec import by_reason
 from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, references_of, suite_of
 from orchestrator.record import BenchDir
 from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord
@@ -137,13 +139,13 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         attempts = record.of_stage(stage.name)
         benches = [folder.bench(attempt.bench_id) for attempt in attempts]
         read = [placed(bench, [read_run(run) for run in bench.runs()]) for bench in benches]
-        blames = bool(read) and any(run.is_good for run in read[-1])
         if any(read):
             hosts = dict.fromkeys(host for attempt in attempts for host in attempt.hosts)
             judged.append(by_lost_links(stage.name, [run for results in read for run in results], list(hosts)))
-        for attempt, bench, results in zip(attempts, benches, read, strict=True):
+        for number, (attempt, bench, results) in enumerate(zip(attempts, benches, read, strict=True), 1):
             if not (stage.optional and not results):
-                judged.append(by_runs(stage.name, bench, results, attempt.hosts, blames=blames))
+                later = list(zip((after.hosts for after in attempts[number:]), read[number:], strict=True))
+                judged.append(by_runs(stage.name, bench, results, attempt.hosts, partial(_succeeds_without, later)))
             hangs = hangs_of_bench(bench, results)
             see(seen, stage.name, of_hangs(hangs))
             if attempt is attempts[-1]:
@@ -186,6 +188,18 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         record.notes,
         values,
     )
+
+
+def _succeeds_without(later: Sequence[tuple[Sequence[str], Sequence[RunResult]]], host: str, failed: RunResult) -> bool:
+    """Whether runs like one that failed were made without a host in later attempts, and none of them failed. ``later`` has the
+    hosts and the results of these."""
+
+    def kind(run: RunResult) -> object:
+        spec = run.spec
+        return spec and (spec.framework, spec.model, spec.dtype, spec.gpus, spec.options, spec.env, spec.nodes > 1)
+
+    alike = [run for hosts, results in later if host not in hosts for run in results if kind(run) == kind(failed)]
+    return any(run.is_good for run in alike) and not any(run.has_failed for run in alike)
 
 
 def _bars(
@@ -268,6 +282,8 @@ def _not_tested(record: AcceptanceRecord, suite: Suite, made: Sequence[_Made], c
         elif stage.name in names and (absent := sorted(set(record.hosts) - set(names[stage.name].hosts))):
             not_tested[f"{stage.name} on {', '.join(absent)}"] = "left out after a failure before"
     for of_stage in made:
+        for reason, names_of_cells in by_reason(of_stage.bench.record().skipped).items():
+            not_tested.setdefault(f"{of_stage.stage.name}, {names_of_cells}", reason)
         is_pairs = any(run.measure.name == "pairs" for run in of_stage.results)
         if is_pairs and len(of_stage.hosts) < 3:
             not_tested[f"{of_stage.stage.name}, which link is slower"] = "two nodes are the only pair"

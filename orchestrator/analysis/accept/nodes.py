@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.analysis.accept.units import CLUSTER
@@ -16,7 +16,7 @@ from orchestrator.results import RunResult
 from orchestrator.results.links.pair_verdicts import pair_verdicts
 from orchestrator.results.lost_links import lost_links_words, reaches_nodes, times
 
-__all__ = ["by_checks", "by_links", "by_lost_links", "by_runs"]
+__all__ = ["by_checks", "by_links", "by_lost_links", "by_runs", "is_chosen"]
 
 _ABOUT_THE_NODE = {
     "alike", "ecc", "xid", "modes", "pcie", "links", "infiniband", "gdr", "interface", "route", "hostname", "cuda", "shm",
@@ -27,9 +27,14 @@ _WORTH, _WORTH_ON_CPU = 2.0, 10.0
 """A measurement of links that could not have named a node this many times slower decides nothing."""
 
 
+def is_chosen(check: str, names: Sequence[str]) -> bool:
+    """Whether a stage that inspects nodes judges them by a check: by one that it names, and always by whether they answer."""
+    return check == "reach" or "all" in names or check in names
+
+
 def by_checks(stage: str, checks: Sequence[Mapping[str, str]], names: Sequence[str], hosts: Sequence[str]) -> Judged:
     """Judge each node by its checks: those named, or ``all``. A failed check fails; a warning about the node leaves it open."""
-    chosen = [check for check in checks if "all" in names or check["name"] in names]
+    chosen = [check for check in checks if is_chosen(check["name"], names)]
     findings = []
     for check in chosen:
         is_open = check["verdict"] == "warning" and check["name"] in _ABOUT_THE_NODE
@@ -111,9 +116,11 @@ def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]
                   tuple(hosts), tuple(findings))  # fmt: skip
 
 
-def by_runs(stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Sequence[str], *, blames: bool) -> Judged:
+def by_runs(
+    stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Sequence[str], blames: Callable[[str, RunResult], bool]
+) -> Judged:
     """Judge a bench by whether its runs came to their end. A node that a refusal names is to blame, and one that a failed run
-    names if the stage succeeded in the end (``blames``): a program that fails everywhere names any node."""
+    names if such runs succeeded without it (``blames``): a program that fails everywhere names any node."""
     findings = []
     for error in errors_before_runs(bench):
         if error.kind != "interrupted":
@@ -127,7 +134,7 @@ def by_runs(stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Se
             words = f"run failed: {failure.message if failure else 'no number'}"
             words += f": {failure.cause}" if failure and failure.cause else ""
             host = failure.host if failure else ""
-            is_to_blame = blames and not isinstance(failure, DataError)
+            is_to_blame = not isinstance(failure, DataError) and blames(host, run)
             named = (host, words) if is_to_blame or not host else ("", f"{host}: {words}")
             failed.setdefault(named, []).append(run.run_id)
     for (host, words), runs in failed.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -117,18 +118,36 @@ def test_what_a_node_is_fails_it_or_leaves_it_open_and_how_busy_it_is_does_not(
         assert "state under expect:" in judged(certificate, "checks").findings[0].decides
 
 
-def test_a_failed_run_fails_the_node_that_it_names(tmp_path: Path) -> None:
-    folder = acceptance(tmp_path, {}, nodes=3)
-    bench = folder.bench(folder.record().attempts[0].bench_id)
-    error = RunError("rank 2 was killed by signal 9", kind="rank_failed", host="node3", run_id=bench.runs()[0].run_id)
-    write_outcome(bench.runs()[0], RecordedOutcome("failed", error, {}, {}, True))
-    certificate = certificate_of(folder)
-    assert verdicts(certificate)["node3"] == "fail" and "signal 9" in judged(certificate, "runs").findings[0].text
-    for run in bench.runs():
+def fail_runs(folder: AcceptanceDir, bench_id: str, host: str, count: int) -> None:
+    """Let runs of a bench fail at a host, the first ones."""
+    for run in folder.bench(bench_id).runs()[:count]:
+        error = RunError("rank 2 was killed by signal 9", kind="rank_failed", host=host, run_id=run.run_id)
         write_outcome(run, RecordedOutcome("failed", error, {}, {}, True))
+
+
+def repeated(folder: AcceptanceDir, nodes: int) -> str:
+    """Let the stage have been repeated on the first so many nodes, and return the id of that bench."""
+    again = acceptance(folder.path.parent / "again", {}, nodes=nodes, name="again").record().attempts
+    shutil.copytree(folder.path.parent / "again" / "again" / again[0].bench_id, folder.path / again[0].bench_id)
+    folder.change(lambda record: replace(record, attempts=(*record.attempts, *again)))
+    return again[0].bench_id
+
+
+def test_a_failed_run_fails_the_node_that_it_names_if_runs_without_it_succeed(tmp_path: Path) -> None:
+    folder = acceptance(tmp_path, {}, nodes=4)
+    (first,) = folder.record().attempts
+    fail_runs(folder, first.bench_id, "node4", 1)
+    alone = certificate_of(folder)
+    assert [finding.kind for finding in judged(alone, "runs").findings] == ["cluster"] and alone.verdict == "fail"
+    second = repeated(folder, 3)
+    certificate = certificate_of(folder)
+    assert verdicts(certificate) == {"node1": "pass", "node2": "pass", "node3": "pass", "node4": "fail"}
+    assert "signal 9" in certificate.nodes[3].why[0]
+    # Without the node another one is named: the program names any.
+    fail_runs(folder, second, "node3", 1)
     everywhere = certificate_of(folder)
-    assert {finding.kind for finding in judged(everywhere, "runs").findings} == {"cluster"} and everywhere.verdict == "fail"
-    assert "fail" not in verdicts(everywhere).values()
+    assert {finding.kind for bar in everywhere.judged if bar.kind == "runs" for finding in bar.findings} == {"cluster"}
+    assert everywhere.verdict == "fail" and "fail" not in verdicts(everywhere).values()
 
 
 def lose_links(folder: AcceptanceDir, *hosts: str, interface: str = "eth0") -> None:
