@@ -39,6 +39,7 @@ from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, Acceptanc
 from orchestrator.report.html.certificate import render
 from orchestrator.report.text import one_line
 from orchestrator.results import RunResult
+from orchestrator.results.read import read_run
 from orchestrator.yamlfile import Document
 
 __all__ = ["Acceptance", "bench_of", "certify", "earlier_of", "ranks_of", "request_for"]
@@ -192,8 +193,11 @@ class Acceptance:
         Only if it then succeeds are they left out of what follows: a program that fails everywhere names one node after
         another. A node that is unfit is left out at once, also before that second time."""
         hosts, accused = self.hosts(), dict[str, str]()
-        attempts = self.folder.record().of_stage(stage.name)
-        going_on = attempts[-1] if attempts else None
+        going_on = None
+        if attempts := self.folder.record().of_stage(stage.name):
+            going_on = attempts[-1]
+            hosts = [host for host in self.selection.hosts if host.name in going_on.hosts]
+            accused = {} if stage.optional else self._accused(attempts)
         while True:
             if going_on and (self.folder.path / going_on.bench_id / "bench.json").exists():
                 bench = self.folder.bench(going_on.bench_id)
@@ -226,7 +230,8 @@ class Acceptance:
             if accused and has_good and not any(result.has_failed for result in results):
                 self._leave_out(accused)
             blamed = _blamed(errors, results)
-            left = [host for host in hosts if host.name not in blamed]
+            out = self.folder.record().out
+            left = [host for host in hosts if host.name not in blamed and host.name not in out]
             was_refused = not results
             if was_refused and not stage.optional:
                 self._leave_out(blamed)
@@ -236,6 +241,14 @@ class Acceptance:
             hosts = left
             if not was_refused and not stage.optional:
                 accused = blamed
+
+    def _accused(self, attempts: Sequence[Attempt]) -> dict[str, str]:
+        """Return the hosts that the last attempt is a repetition without, because failed runs of one before it name them, with
+        the reasons. Hosts that a refusal names are left out at once, before the next attempt."""
+        for before in reversed(attempts[:-1]):
+            if results := [read_run(run) for run in self.folder.bench(before.bench_id).runs()]:
+                return {host: reason for host, reason in _blamed([], results).items() if host not in attempts[-1].hosts}
+        return {}
 
 
 def _blamed(errors: Sequence[OrchError], results: Sequence[RunResult]) -> dict[str, str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator import yamlfile
+from orchestrator.errors import RunError
 from orchestrator.inventory import Host
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import plan_run
@@ -18,7 +21,7 @@ from orchestrator.plan.spec import RunSpec
 from orchestrator.plan.suite import choices_of, suite_of
 from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord, Attempt
 from orchestrator.record.benchfile import bench_record
-from orchestrator.record.manifest import manifest_of
+from orchestrator.record.manifest import RecordedOutcome, manifest_of, write_outcome
 from orchestrator.record.rundir import BenchDir
 
 SUITE = """\
@@ -114,6 +117,21 @@ def acceptance(
             exit_record = _exit(run.run_id, node, ranks, gpus, data)
             directory.write_log(host.name, "exit.json", json.dumps(exit_record).encode())
     return made
+
+
+def fail_runs(folder: AcceptanceDir, bench_id: str, host: str, count: int) -> None:
+    """Let runs of a bench fail at a host, the first ones."""
+    for run in folder.bench(bench_id).runs()[:count]:
+        error = RunError("rank 2 was killed by signal 9", kind="rank_failed", host=host, run_id=run.run_id)
+        write_outcome(run, RecordedOutcome("failed", error, {}, {}, True))
+
+
+def repeated(folder: AcceptanceDir, nodes: int) -> str:
+    """Let the stage have been repeated on the first so many nodes, and return the id of that bench."""
+    again = acceptance(folder.path.parent / "again", {}, nodes=nodes, name="again").record().attempts
+    shutil.copytree(folder.path.parent / "again" / "again" / again[0].bench_id, folder.path / again[0].bench_id)
+    folder.change(lambda record: replace(record, attempts=(*record.attempts, *again)))
+    return again[0].bench_id
 
 
 def _log(rank: int, gpus: int, tflops: float, devices: Sequence[str]) -> str:

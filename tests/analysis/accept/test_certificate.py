@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.manifest import RecordedOutcome, write_outcome
 from orchestrator.report.accept import lines, status
 from orchestrator.report.html.certificate import render
-from tests.support.acceptances import REFERENCE, STEADY, SUITE, acceptance
+from tests.support.acceptances import REFERENCE, STEADY, SUITE, acceptance, fail_runs, repeated
 
 SLOW = tuple(0.88 * value for value in STEADY)
 
@@ -116,21 +115,6 @@ def test_what_a_node_is_fails_it_or_leaves_it_open_and_how_busy_it_is_does_not(
     assert certificate.verdict == verdict
     if verdict == "undecided":
         assert "state under expect:" in judged(certificate, "checks").findings[0].decides
-
-
-def fail_runs(folder: AcceptanceDir, bench_id: str, host: str, count: int) -> None:
-    """Let runs of a bench fail at a host, the first ones."""
-    for run in folder.bench(bench_id).runs()[:count]:
-        error = RunError("rank 2 was killed by signal 9", kind="rank_failed", host=host, run_id=run.run_id)
-        write_outcome(run, RecordedOutcome("failed", error, {}, {}, True))
-
-
-def repeated(folder: AcceptanceDir, nodes: int) -> str:
-    """Let the stage have been repeated on the first so many nodes, and return the id of that bench."""
-    again = acceptance(folder.path.parent / "again", {}, nodes=nodes, name="again").record().attempts
-    shutil.copytree(folder.path.parent / "again" / "again" / again[0].bench_id, folder.path / again[0].bench_id)
-    folder.change(lambda record: replace(record, attempts=(*record.attempts, *again)))
-    return again[0].bench_id
 
 
 def test_a_failed_run_fails_the_node_that_it_names_if_runs_without_it_succeed(tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""Stages of `orch accept` that are made more than once, as they go on after an interruption; nothing is contacted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import yamlfile
+from orchestrator.cli import acceptance as carried_out
+from orchestrator.cli.acceptance import Acceptance
+from orchestrator.cli.options import select
+from orchestrator.errors import OrchError, RunError
+from orchestrator.inventory import Host
+from orchestrator.plan import Limits
+from orchestrator.plan.bench import Bench
+from orchestrator.plan.suite import suite_of
+from orchestrator.record.acceptance import AcceptanceDir, Attempt
+from orchestrator.record.rundir import BenchDir
+from orchestrator.results import RunResult
+from orchestrator.results.read import read_run
+from tests.support.acceptances import SUITE, acceptance, fail_runs, repeated
+
+NODES = ("node1", "node2", "node3", "node4")
+REASON = "rank 2 was killed by signal 9"
+
+
+class Stage:
+    """The benches of the stage ``gemm`` as they end without being run: with the results that their folders have.
+
+    ``begun`` are the hosts of benches that are planned anew; such a bench is refused and ends the stage. ``errors`` are those
+    of the process that goes on."""
+
+    def __init__(self, folder: AcceptanceDir, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.begun: list[tuple[str, ...]] = []
+        self.errors: Sequence[OrchError] = ()
+        monkeypatch.setattr(carried_out, "reopened", lambda bench, **_: bench)
+        monkeypatch.setattr(carried_out, "begun", self.begin)
+        monkeypatch.setattr(carried_out, "run", self.results)
+
+    def begin(self, plan: Bench, _: object, __: object, hosts: Sequence[Host], *___: object, **____: object) -> None:
+        self.begun.append(tuple(host.name for host in hosts))
+
+    def results(self, bench: BenchDir | None) -> tuple[list[OrchError], list[RunResult]]:
+        return ([], []) if bench is None else ([*self.errors], [read_run(run) for run in bench.runs()])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> AcceptanceDir:
+    """Return an acceptance of four nodes whose stage ``gemm`` was begun, and failed because of node4."""
+    made = acceptance(tmp_path / "runs", {}, nodes=4)
+    made.change(lambda record: replace(record, over={"checks": ""}))
+    fail_runs(made, made.record().attempts[0].bench_id, "node4", 1)
+    return made
+
+
+@pytest.fixture
+def stage(folder: AcceptanceDir, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(folder, monkeypatch)
+
+
+def go_on(folder: AcceptanceDir, monkeypatch: pytest.MonkeyPatch, text: str = SUITE, **changes: Any) -> None:
+    """Go on with an acceptance as a new process does."""
+    project = folder.path.parent.parent
+    monkeypatch.setenv("ORCH_PROJECT", str(project))
+    hosts = "".join(f"  {name}: {{address: {address}, gpus: 1}}\n" for name, address in folder.record().hosts.items())
+    (project / "cluster.yaml").write_text(f"schema: 1\nhosts:\n{hosts}")
+    document = yamlfile.loads(text, "small.yaml")
+    suite = suite_of(document, "small", "cuda")
+    made = Acceptance(folder, select(str(project / "cluster.yaml")), document, suite, (), Limits())
+    for name, value in changes.items():
+        setattr(made, name, value)
+    made.carry_out()
+
+
+def test_a_repetition_that_succeeds_after_an_interruption_leaves_the_node_out_of_what_follows(
+    folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeated(folder, 3)
+    go_on(folder, monkeypatch)
+    record = folder.record()
+    assert (record.out, record.over, stage.begun) == ({"node4": REASON}, {"checks": "", "gemm": ""}, [])
+
+
+def test_a_repetition_that_fails_after_an_interruption_is_the_last_one_and_leaves_no_node_out(
+    folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_runs(folder, repeated(folder, 3), "node3", 1)
+    go_on(folder, monkeypatch)
+    record = folder.record()
+    assert (record.out, record.over, len(record.attempts), stage.begun) == ({}, {"checks": "", "gemm": ""}, 2, [])
+
+
+def test_a_repetition_that_was_noted_and_not_begun_is_begun_without_the_node(
+    folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(folder.path / repeated(folder, 3))
+    go_on(folder, monkeypatch)
+    assert stage.begun == [NODES[:3]]
+    assert [attempt.hosts for attempt in folder.record().attempts] == [NODES, NODES[:3]]
+
+
+def test_a_failed_first_attempt_is_repeated_without_the_node_that_it_names_after_an_interruption(
+    folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on(folder, monkeypatch)
+    assert stage.begun == [NODES[:3]] and folder.record().out == {}
+
+
+def refused(folder: AcceptanceDir, *hosts: str) -> Attempt:
+    """Return an attempt on these hosts that ended without a run."""
+    first = folder.record().attempts[0]
+    name = f"refused-{len(hosts)}"
+    shutil.copytree(folder.path / first.bench_id, folder.path / name)
+    bench = folder.bench(name)
+    for run in bench.runs():
+        shutil.rmtree(run.path)
+    bench.path.joinpath("events.jsonl").unlink(missing_ok=True)
+    assert bench.runs() == []
+    return Attempt("gemm", name, hosts)
+
+
+def test_a_refusal_between_a_failure_and_its_repetition_does_not_acquit_the_node(
+    folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = refused(folder, *NODES[:3])
+    repeated(folder, 2)
+    first, third = folder.record().attempts
+    folder.change(lambda record: replace(record, attempts=(first, second, third), out={"node3": "no interpreter"}))
+    go_on(folder, monkeypatch)
+    assert (folder.record().out, stage.begun) == ({"node3": "no interpreter", "node4": REASON}, [])
+
+
+def test_after_a_refusal_alone_nobody_else_is_left_out_and_who_is_out_stays_out(
+    folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = refused(folder, *NODES)
+    folder.change(lambda record: replace(record, attempts=(first,), out={"node4": "no interpreter"}))
+    stage.errors = [RunError("no answer", kind="node_unfit", host="node3")]
+    go_on(folder, monkeypatch)
+    assert stage.begun == [NODES[:2]] and set(folder.record().out) == {"node3", "node4"}
+
+
+def test_an_optional_stage_leaves_no_node_out_after_an_interruption_either(
+    folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeated(folder, 3)
+    go_on(folder, monkeypatch, SUITE.replace("run: 20s", "run: 20s\n    optional: true"))
+    assert (folder.record().out, stage.begun) == ({}, [])
