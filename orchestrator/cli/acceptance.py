@@ -175,7 +175,7 @@ class Acceptance:
         for name, error in {**unreachable, **silent}.items():
             checks.append(failed(name, "reach", error.message, "an answer", error.hint))
         plain = [{key: getattr(check, key) for key in check.__slots__} for check in checks]
-        self.folder.write_checks(json.loads(json.dumps(facts, default=str)), plain)
+        self.folder.write_checks(stage.name, json.loads(json.dumps(facts, default=str)), plain)
         reasons: dict[str, str] = {}
         for check in checks:
             if check.verdict == "failed" and is_chosen(check.name, stage.checks):

@@ -1,7 +1,7 @@
 """The files of an acceptance: ``acceptance.json``, the facts that it found, and a bench directory for each stage.
 
     <acceptance id>/acceptance.json       what was planned, with the whole suite and its reference data, and how far it is
-    <acceptance id>/checks.json           facts and checks of every node
+    <acceptance id>/checks.json           facts and checks of every node, for each stage that inspects
     <acceptance id>/<bench id>/           the bench of a stage, like any other
     <acceptance id>/certificate.json .html .tar .tar.sig   derived from all of these
 
@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -128,23 +128,39 @@ class AcceptanceDir:
         """Return the bench of a stage."""
         return BenchDir(self.path / check_name(bench_id, str(self.path)))
 
-    def write_checks(self, facts: Mapping[str, Any], checks: list[dict[str, str]]) -> None:
-        """Store the facts of every node, and what was made of them."""
-        write_state(self.path / _CHECKS, {"facts": dict(facts), "checks": checks})
+    def write_checks(self, stage: str, facts: Mapping[str, Any], checks: Sequence[Mapping[str, str]]) -> None:
+        """Store the facts of every node that a stage captured, and what was made of them; those of other stages stay."""
+        stages = self._stages_of_checks()
+        stages[stage] = {"facts": dict(facts), "checks": [dict(check) for check in checks]}
+        write_state(self.path / _CHECKS, {"stages": stages})
 
-    def checks(self) -> tuple[dict[str, Any], list[dict[str, str]]]:
-        """Return facts by host and checks; nothing if they were not captured yet. Raises DataError (state_damaged)."""
+    def checks(self) -> dict[str, tuple[dict[str, Any], list[dict[str, str]]]]:
+        """Return by stage the facts by host and the checks; nothing of a stage that has captured none. Raises DataError
+        (state_damaged)."""
+        return {stage: self._checks_of(stage, written) for stage, written in self._stages_of_checks().items()}
+
+    def _stages_of_checks(self) -> dict[str, Any]:
         path = self.path / _CHECKS
         if not path.exists():
-            return {}, []
-        content = read_state(path)
-        facts = content.get("facts")
+            return {}
+        stages = read_state(path).get("stages")
+        if not isinstance(stages, dict):
+            raise damaged(path, f"stages: expected facts and checks by stage, got {type(stages).__name__}")
+        return stages
+
+    def _checks_of(self, stage: str, written: Any) -> tuple[dict[str, Any], list[dict[str, str]]]:
+        path, where = self.path / _CHECKS, f"stages.{stage}"
+        if not isinstance(written, dict):
+            raise damaged(path, f"{where}: expected facts and checks, got {type(written).__name__}")
+        facts, checks = written.get("facts"), written.get("checks")
         if not isinstance(facts, dict) or not all(isinstance(of_host, dict) for of_host in facts.values()):
-            raise damaged(path, "expected facts of each host")
+            raise damaged(path, f"{where}.facts: expected facts of each host")
+        if not isinstance(checks, list):
+            raise damaged(path, f"{where}.checks: expected a list of checks, got {type(checks).__name__}")
         try:
-            return facts, [{name: text(check[name]) for name in _OF_CHECK} for check in content["checks"]]
+            return facts, [{name: text(check[name]) for name in _OF_CHECK} for check in checks]
         except (TypeError, KeyError) as error:
-            raise damaged(path, f"checks: expected texts of each check, {error}") from error
+            raise damaged(path, f"{where}.checks: expected texts of each check, {error}") from error
 
 
 def acceptances(root: Path) -> Iterator[AcceptanceDir]:

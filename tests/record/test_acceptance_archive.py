@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,22 +52,43 @@ WHOLE = {"host": "node1", "name": "ecc", "verdict": "ok", "found": "on", "expect
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "message"),
     [
-        {"facts": {"node1": "fast"}, "checks": [WHOLE]},
-        {"facts": [], "checks": [WHOLE]},
-        {"facts": {}},
-        {"facts": {}, "checks": {"a": 1}},
-        {"facts": {}, "checks": [WHOLE, {"host": "node1"}]},
-        {"facts": {}, "checks": [WHOLE | {"found": 3}]},
+        ({"facts": {"node1": "fast"}, "checks": [WHOLE]}, "stages.checks.facts: expected facts of each host"),
+        ({"facts": [], "checks": [WHOLE]}, "stages.checks.facts: expected facts of each host"),
+        ({"checks": [WHOLE]}, "stages.checks.facts: expected facts of each host"),
+        ({"facts": {}}, "stages.checks.checks: expected a list of checks, got NoneType"),
+        ({"facts": {}, "checks": {"a": 1}}, "stages.checks.checks: expected a list of checks, got dict"),
+        ({"facts": {}, "checks": [WHOLE, {"host": "node1"}]}, "stages.checks.checks: expected texts of each check"),
+        ({"facts": {}, "checks": [WHOLE | {"found": 3}]}, "stages.checks.checks: expected texts of each check"),
+        ({"facts": {}, "checks": ["ecc"]}, "stages.checks.checks: expected texts of each check"),
+        ([WHOLE], "stages.checks: expected facts and checks, got list"),
     ],
 )
-def test_facts_of_a_forged_archive_are_refused_with_what_was_expected(content: dict[str, Any], tmp_path: Path) -> None:
-    write_state(tmp_path / "checks.json", content)
-    with pytest.raises(DataError, match=r"expected facts of each host|expected texts of each check"):
+def test_facts_of_a_forged_archive_are_refused_with_what_was_expected(content: Any, message: str, tmp_path: Path) -> None:
+    write_state(tmp_path / "checks.json", {"stages": {"checks": content}})
+    with pytest.raises(DataError, match=re.escape(message)) as refused:
         AcceptanceDir(tmp_path).checks()
-    write_state(tmp_path / "checks.json", {"facts": {"node1": {}}, "checks": [WHOLE]})
-    assert AcceptanceDir(tmp_path).checks() == ({"node1": {}}, [WHOLE])
+    assert (refused.value.kind, refused.value.where) == ("state_damaged", str(tmp_path / "checks.json"))
+
+
+@pytest.mark.parametrize("content", [{"facts": {"node1": {}}, "checks": [WHOLE]}, {}, {"stages": [WHOLE]}])
+def test_checks_that_are_not_kept_by_stage_are_refused(content: dict[str, Any], tmp_path: Path) -> None:
+    write_state(tmp_path / "checks.json", content)
+    for act in (AcceptanceDir(tmp_path).checks, lambda: AcceptanceDir(tmp_path).write_checks("checks", {}, [])):
+        with pytest.raises(DataError, match="stages: expected facts and checks by stage") as refused:
+            act()
+        assert refused.value.kind == "state_damaged"
+
+
+def test_each_stage_keeps_the_facts_and_checks_that_it_captured_last(tmp_path: Path) -> None:
+    folder = AcceptanceDir(tmp_path)
+    assert folder.checks() == {}
+    folder.write_checks("before", {"node1": {"cpu": "a"}}, [WHOLE])
+    folder.write_checks("after", {"node1": {"cpu": "b"}}, [])
+    assert folder.checks() == {"before": ({"node1": {"cpu": "a"}}, [WHOLE]), "after": ({"node1": {"cpu": "b"}}, [])}
+    folder.write_checks("after", {}, [WHOLE])
+    assert folder.checks() == {"before": ({"node1": {"cpu": "a"}}, [WHOLE]), "after": ({}, [WHOLE])}
 
 
 def test_a_verdict_that_is_changed_with_all_its_digests_is_refused(sealed: tuple[Path, Archive], tmp_path: Path) -> None:

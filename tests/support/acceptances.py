@@ -95,7 +95,7 @@ def acceptance(
     names = {host.name: (other or {}).get(host.name, device) for host in hosts}
     facts = {host: {**FACTS, "gpus": [{"index": "0", "name": name}]} for host, name in names.items()} if other else {}
     facts = facts or {host.name: FACTS for host in hosts}
-    made.write_checks(facts, [dict(check) for check in checks])
+    made.write_checks("checks", facts, checks)
     content = bench_record(plan, {}, hosts, "cluster.yaml", (), Limits(), (), ("orch", "accept"))
     bench = BenchDir.create(made.path, content.as_dict())
     for run in plan.planned():

@@ -123,7 +123,8 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         for number, text in enumerate(record.references)
         for figure in references_of(yamlfile.loads(text, f"reference {number}"))
     ]
-    facts, checks = folder.checks()
+    inspected = folder.checks()
+    last_facts = {host: of_host for name in record.stages if name in inspected for host, of_host in inspected[name][0].items()}
     judged: list[Judged] = []
     made: list[_Made] = []
     seen: dict[str, list[str]] = {}
@@ -132,6 +133,7 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         if stage.name not in record.stages:
             continue
         if stage.checks:
+            facts, checks = inspected.get(stage.name, ({}, []))
             if facts:
                 judged.append(by_checks(stage.name, checks, stage.checks, list(record.hosts)))
                 stages.append(StageRun(stage.name, stage.title, "", (), tuple(record.hosts), len(facts), len(record.hosts)))
@@ -162,9 +164,9 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
                 stages.append(run)
     values, of_bars, not_compared = _bars(made, references, record)
     judged += of_bars
-    not_tested = {**_not_tested(record, suite, made, bool(facts)), **not_compared}
+    not_tested = {**_not_tested(record, suite, made, bool(last_facts)), **not_compared}
     findings = [finding for bar in judged for finding in bar.findings]
-    nodes = tuple(replace(node, seen=tuple(seen.get(node.host, ()))) for node in _nodes(record, facts, judged, findings))
+    nodes = tuple(replace(node, seen=tuple(seen.get(node.host, ()))) for node in _nodes(record, last_facts, judged, findings))
     if unjudged := [node.host for node in nodes if node.why == (_UNJUDGED,)]:
         not_tested[fold(unjudged)] = _UNJUDGED
     verdict = worst([*(finding.verdict for finding in findings), *(node.verdict for node in nodes)])

@@ -117,6 +117,23 @@ def test_what_a_node_is_fails_it_or_leaves_it_open_and_how_busy_it_is_does_not(
         assert "state under expect:" in judged(certificate, "checks").findings[0].decides
 
 
+@pytest.mark.parametrize("failing", ["checks", "after"])
+def test_each_of_two_stages_of_checks_is_judged_by_what_it_found_itself(failing: str, tmp_path: Path) -> None:
+    suite = SUITE + "  - {name: after, checks: [ecc], framework: gemm, run: 30s, needs: [gemm]}\n"
+    failure = {**CHECK, "verdict": "failed", "name": "ecc"}
+    folder = acceptance(tmp_path, {}, nodes=3, suite=suite, checks=[failure] if failing == "checks" else [])
+    before, _ = folder.checks()["checks"]
+    now = {host: facts | {"boot_id": "c"} for host, facts in before.items() if host != "node3"}
+    folder.write_checks("after", now, [failure] if failing == "after" else [])
+    folder.change(lambda record: replace(record, stages=("checks", "gemm", "after"), over={**record.over, "after": ""}))
+    certificate = certificate_of(folder)
+    bars = {bar.stage: bar.verdict for bar in certificate.judged if bar.kind == "checks"}
+    assert bars == {"checks": "pass", "after": "pass", failing: "fail"}
+    assert verdicts(certificate) == {"node1": "pass", "node2": "fail", "node3": "pass"}
+    assert [node.serials["boot id"] for node in certificate.nodes] == ["c", "c", "b"], "the last facts of each node"
+    assert {stage.name: stage.measured for stage in certificate.stages if not stage.bench_id} == {"checks": 3, "after": 2}
+
+
 def test_a_failed_run_fails_the_node_that_it_names_if_runs_without_it_succeed(tmp_path: Path) -> None:
     folder = acceptance(tmp_path, {}, nodes=4)
     (first,) = folder.record().attempts
