@@ -141,13 +141,16 @@ class Acceptance:
         record = self.folder.record()
         if missing := [name for name in stage.needs if record.over.get(name, "left out")]:
             return f"needs {missing[0]}, which has no result"
-        if stage.checks or record.of_stage(stage.name):
+        if record.of_stage(stage.name):
             return ""
-        try:
-            plan = bench_of(stage, self.document, self.hosts(), self.bases)
-        except ConfigError as error:
-            return str(error)
-        estimate_s = stage.estimate_s(len(plan.planned()), len(self.hosts()))
+        if stage.checks:
+            estimate_s = stage.estimate_s(1, len(self.selection.hosts))
+        else:
+            try:
+                plan = bench_of(stage, self.document, self.hosts(), self.bases)
+            except ConfigError as error:
+                return str(error)
+            estimate_s = stage.estimate_s(len(plan.planned()), len(self.hosts()))
         spent_s = time.monotonic() - self.began_s
         if record.budget_s is not None and spent_s + estimate_s > late * record.budget_s:
             return f"takes about {shortest(round(estimate_s))}, the budget is spent"

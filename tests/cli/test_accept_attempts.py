@@ -1,4 +1,4 @@
-"""Stages of `orch accept` that are made more than once, as they go on after an interruption; nothing is contacted."""
+"""Stages of `orch accept` that are repeated, go on after an interruption, or no longer fit the budget; nothing is contacted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,7 +64,7 @@ def stage(folder: AcceptanceDir, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(folder, monkeypatch)
 
 
-def go_on(folder: AcceptanceDir, monkeypatch: pytest.MonkeyPatch, text: str = SUITE, **changes: Any) -> None:
+def go_on(folder: AcceptanceDir, monkeypatch: pytest.MonkeyPatch, text: str = SUITE) -> None:
     """Go on with an acceptance as a new process does."""
     project = folder.path.parent.parent
     monkeypatch.setenv("ORCH_PROJECT", str(project))
@@ -72,10 +72,7 @@ def go_on(folder: AcceptanceDir, monkeypatch: pytest.MonkeyPatch, text: str = SU
     (project / "cluster.yaml").write_text(f"schema: 1\nhosts:\n{hosts}")
     document = yamlfile.loads(text, "small.yaml")
     suite = suite_of(document, "small", "cuda")
-    made = Acceptance(folder, select(str(project / "cluster.yaml")), document, suite, (), Limits())
-    for name, value in changes.items():
-        setattr(made, name, value)
-    made.carry_out()
+    Acceptance(folder, select(str(project / "cluster.yaml")), document, suite, (), Limits()).carry_out()
 
 
 def test_a_repetition_that_succeeds_after_an_interruption_leaves_the_node_out_of_what_follows(
@@ -152,3 +149,34 @@ def test_an_optional_stage_leaves_no_node_out_after_an_interruption_either(
     repeated(folder, 3)
     go_on(folder, monkeypatch, SUITE.replace("run: 20s", "run: 20s\n    optional: true"))
     assert (folder.record().out, stage.begun) == ({}, [])
+
+
+CHECKS = SUITE.replace("    needs: [checks]\n", "").replace("run: 30s", "run: 30s, per_node: 1s")
+"""Inspects for 34 s on four nodes."""
+
+
+@pytest.mark.parametrize(
+    ("is_planned", "spent_s", "over"),
+    [
+        (True, 0.0, ""),
+        (True, 71.0, ""),
+        (True, 77.0, "takes about 34s, the budget is spent"),
+        (False, 65.0, ""),
+        (False, 67.0, None),
+    ],
+)
+def test_checks_are_held_to_the_budget_as_benches_are(
+    is_planned: bool, spent_s: float, over: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = acceptance(tmp_path / "runs", {}, nodes=4, suite=CHECKS)
+    left_out = {} if is_planned else {"checks": "takes about 34s, 10s of the budget are left"}
+    stages = ("checks", "gemm") if is_planned else ("gemm",)
+    folder.change(lambda record: replace(record, stages=stages, left_out=left_out, over={}, budget_s=100.0))
+    Stage(folder, monkeypatch)
+    times = iter([1000.0])
+    monkeypatch.setattr(carried_out, "time", SimpleNamespace(monotonic=lambda: next(times, 1000.0 + spent_s)))
+    monkeypatch.setattr(Acceptance, "_checks", lambda self, stage: "")
+    go_on(folder, monkeypatch, CHECKS)
+    record = folder.record()
+    assert record.over.get("checks") == over
+    assert ("checks" in record.left_out) == (over is None)
