@@ -1,9 +1,11 @@
-"""Stages of `orch accept` that are repeated, go on after an interruption, or no longer fit the budget; nothing is contacted."""
+"""Stages of `orch accept` as they are carried out: repeated without nodes, gone on with after an interruption, held to the
+budget. Nothing is contacted."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator import yamlfile
+from orchestrator.analysis.accept import certificate_of
+from orchestrator.api.selection import Selection
+from orchestrator.checks.check import failed
 from orchestrator.cli import acceptance as carried_out
-from orchestrator.cli.acceptance import Acceptance
+from orchestrator.cli.acceptance import Acceptance, _blamed
 from orchestrator.cli.options import select
-from orchestrator.errors import OrchError, RunError
+from orchestrator.errors import DataError, OrchError, RunError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
@@ -23,7 +28,7 @@ from orchestrator.record.acceptance import AcceptanceDir, Attempt
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results import RunResult
 from orchestrator.results.read import read_run
-from tests.support.acceptances import SUITE, acceptance, fail_runs, repeated
+from tests.support.acceptances import FACTS, SUITE, acceptance, fail_runs, repeated
 
 NODES = ("node1", "node2", "node3", "node4")
 REASON = "rank 2 was killed by signal 9"
@@ -180,3 +185,52 @@ def test_checks_are_held_to_the_budget_as_benches_are(
     record = folder.record()
     assert record.over.get("checks") == over
     assert ("checks" in record.left_out) == (over is None)
+
+
+def ended(state: str, error: OrchError | None = None) -> RunResult:
+    """Return a run without a number."""
+    return RunResult("r1", 1, None, False, state, error=error)
+
+
+@pytest.mark.parametrize(
+    ("errors", "results", "blamed"),
+    [
+        ([], [], {}),
+        ([RunError("no disk", kind="node_unfit", host="node1")], [], {"node1": "no disk"}),
+        ([], [ended("failed", RunError(REASON, kind="rank_failed", host="node2"))], {"node2": REASON}),
+        (
+            [RunError("no disk", kind="node_unfit", host="node1")],
+            [ended("failed", RunError(REASON, kind="rank_failed", host="node2"))],
+            {"node1": "no disk", "node2": REASON},
+        ),
+        ([], [ended("interrupted", RunError("stopped", kind="interrupted", host="node2"))], {}),
+        ([RunError("the end is not proven", kind="not_verified", host="node1")], [], {}),
+        ([DataError("a wrong digest", kind="result_invalid", host="node1")], [], {}),
+        ([], [ended("incomplete", DataError("a wrong digest", kind="result_invalid", host="node1"))], {}),
+        ([RunError("no host", kind="rank_failed")], [ended("failed")], {}),
+    ],
+)
+def test_failed_runs_of_any_process_and_refusals_name_nodes_and_what_says_nothing_of_a_node_does_not(
+    errors: Sequence[OrchError], results: Sequence[RunResult], blamed: dict[str, str]
+) -> None:
+    assert _blamed(errors, results) == blamed
+
+
+def test_a_node_that_cannot_be_reached_is_left_out_whatever_the_checks_are_and_another_check_leaves_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = SUITE.replace("checks: all", "checks: [ecc]")
+    folder = acceptance(tmp_path / "runs", {}, nodes=4, suite=suite)
+    folder.change(lambda record: replace(record, over={"gemm": ""}))
+    facts = {host: FACTS | {"host_key": host} for host in NODES[:3]}
+    silent = {"node4": TransportError("timed out after 10 s", kind="unreachable", host="node4")}
+    cluster = SimpleNamespace(open_what_answers=lambda: silent, nodes=facts)
+    monkeypatch.setattr(Selection, "cluster", lambda *_: nullcontext(cluster))
+    monkeypatch.setattr(carried_out, "capture", lambda *_, **__: (facts, {}))
+    monkeypatch.setattr(carried_out, "judge", lambda host, *_: [failed(host.name, "expect", "kernel 5", "kernel 6", "")])
+    monkeypatch.setattr(carried_out, "among", lambda _: [])
+    go_on(folder, monkeypatch, suite)
+    assert folder.record().out == {"node4": "reach: expected an answer, found timed out after 10 s"}
+    captured, checks = folder.checks()["checks"]
+    assert set(captured) == set(NODES[:3]) and [check["name"] for check in checks] == ["expect"] * 3 + ["reach"]
+    assert [node.verdict for node in certificate_of(folder).nodes] == ["pass", "pass", "pass", "fail"]

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.accept import Certificate, certificate_of
+from orchestrator.analysis.accept import Certificate, certificate_of, is_chosen
 from orchestrator.analysis.accept.bars import confirmed
 from orchestrator.analysis.accept.earlier import against_earlier, measured
 from orchestrator.analysis.accept.units import Group, Unit
 from orchestrator.analysis.accept.verdicts import Finding, Judged
 from orchestrator.errors import RunError
+from orchestrator.plan.spec import Skipped
 from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.manifest import RecordedOutcome, write_outcome
 from orchestrator.report.accept import lines, status
@@ -117,6 +118,26 @@ def test_what_a_node_is_fails_it_or_leaves_it_open_and_how_busy_it_is_does_not(
         assert "state under expect:" in judged(certificate, "checks").findings[0].decides
 
 
+@pytest.mark.parametrize(
+    ("name", "names", "chosen"),
+    [
+        ("ecc", ["all"], True),
+        ("ecc", ["disk", "ecc"], True),
+        ("ecc", ["disk"], False),
+        ("reach", ["all"], True),
+        ("reach", ["disk"], True),
+    ],
+)
+def test_a_stage_judges_the_checks_that_it_names_and_always_whether_a_node_answers(
+    name: str, names: Sequence[str], chosen: bool, tmp_path: Path
+) -> None:
+    assert is_chosen(name, names) == chosen
+    suite = SUITE.replace("checks: all", f"checks: [{', '.join(names)}]" if names != ["all"] else "checks: all")
+    failure = {**CHECK, "verdict": "failed", "name": name}
+    certificate = certificate_of(acceptance(tmp_path, {}, nodes=3, suite=suite, checks=[failure]))
+    assert verdicts(certificate)["node2"] == ("fail" if chosen else "pass")
+
+
 @pytest.mark.parametrize("failing", ["checks", "after"])
 def test_each_of_two_stages_of_checks_is_judged_by_what_it_found_itself(failing: str, tmp_path: Path) -> None:
     suite = SUITE + "  - {name: after, checks: [ecc], framework: gemm, run: 30s, needs: [gemm]}\n"
@@ -149,6 +170,18 @@ def test_a_failed_run_fails_the_node_that_it_names_if_runs_without_it_succeed(tm
     everywhere = certificate_of(folder)
     assert {finding.kind for bar in everywhere.judged if bar.kind == "runs" for finding in bar.findings} == {"cluster"}
     assert everywhere.verdict == "fail" and "fail" not in verdicts(everywhere).values()
+
+
+def test_shapes_that_are_too_large_for_the_nodes_that_are_left_are_listed_as_not_tested(tmp_path: Path) -> None:
+    folder = acceptance(tmp_path, {}, nodes=3)
+    bench = folder.bench(folder.record().attempts[0].bench_id)
+    reason = "expected 4 hosts, 3 selected: node[1-3]"
+    large = tuple(Skipped("pytorch", "gemm", {"nodes": 4, "gpus": gpus}, reason) for gpus in (1, 2))
+    bench.change(lambda record: replace(record, skipped=large))
+    said = "gemm, pytorch gemm 4n1g; pytorch gemm 4n2g"
+    assert certificate_of(folder).not_tested[said] == reason
+    folder.change(lambda record: replace(record, left_out={said: "was too large already when it was planned"}))
+    assert certificate_of(folder).not_tested[said] == "was too large already when it was planned"
 
 
 def lose_links(folder: AcceptanceDir, *hosts: str, interface: str = "eth0") -> None:
