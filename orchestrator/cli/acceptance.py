@@ -129,7 +129,16 @@ class Acceptance:
         self.folder.change(lambda now: replace(now, over={**now.over, name: reason}))
 
     def _note(self, attempt: Attempt) -> None:
-        self.folder.change(lambda now: replace(now, attempts=(*_kept(now.attempts, self.folder), attempt)))
+        self._forget_what_has_no_bench()
+        self.folder.change(lambda now: replace(now, attempts=(*now.attempts, attempt)))
+
+    def _forget_what_has_no_bench(self) -> None:
+        """Remove attempts without a bench: one may have been noted by a process that was killed before it made the folder."""
+
+        def has_bench(attempt: Attempt) -> bool:
+            return (self.folder.path / attempt.bench_id / "bench.json").exists()
+
+        self.folder.change(lambda now: replace(now, attempts=tuple(filter(has_bench, now.attempts))))
 
     def hosts(self) -> list[Host]:
         """Return the hosts that are still in."""
@@ -209,7 +218,8 @@ class Acceptance:
                 try:
                     plan = bench_of(stage, self.document, hosts, self.bases)
                 except ConfigError as error:
-                    return str(error) if not going_on else ""
+                    self._forget_what_has_no_bench()
+                    return "" if self.folder.record().of_stage(stage.name) else str(error)
                 self._note(Attempt(stage.name, plan.bench_id, tuple(host.name for host in hosts)))
                 controller = begun(
                     plan,
@@ -265,12 +275,6 @@ def _blamed(errors: Sequence[OrchError], results: Sequence[RunResult]) -> dict[s
 def _with_stage(record: AcceptanceRecord, name: str) -> AcceptanceRecord:
     left_out = {stage: reason for stage, reason in record.left_out.items() if stage != name}
     return replace(record, stages=(*record.stages, name), left_out=left_out)
-
-
-def _kept(attempts: Sequence[Attempt], folder: AcceptanceDir) -> list[Attempt]:
-    """Return the attempts whose bench exists: one may have been noted by a process that was killed before it made the
-    folder."""
-    return [attempt for attempt in attempts if (folder.path / attempt.bench_id / "bench.json").exists()]
 
 
 def _words(errors: Sequence[OrchError]) -> str:

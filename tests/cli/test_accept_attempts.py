@@ -107,6 +107,15 @@ def test_a_repetition_that_was_noted_and_not_begun_is_begun_without_the_node(
     assert [attempt.hosts for attempt in folder.record().attempts] == [NODES, NODES[:3]]
 
 
+def test_a_repetition_that_was_noted_and_can_no_longer_be_planned_is_forgotten(
+    folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(folder.path / repeated(folder, 3))
+    go_on(folder, monkeypatch, SUITE + "    least: {nodes: 4}\n")
+    assert stage.begun == [] and [attempt.hosts for attempt in folder.record().attempts] == [NODES]
+    assert folder.record().over["gemm"] == "" and certificate_of(folder).verdict == "fail"
+
+
 def test_a_failed_first_attempt_is_repeated_without_the_node_that_it_names_after_an_interruption(
     folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
