@@ -207,8 +207,8 @@ def test_who_sends_and_reads_at_once_is_served_while_others_hold_all_places(larg
         judge.wait_for(lambda: len(served.server.clients) == limits.most, 20, "not all places were taken")
         for _ in range(3):
             assert served.ask(f"/{TOKEN}/site/")[:2] == (200, "the site")
-        # One of them gave its place up, and the others keep theirs.
-        judge.wait_for(lambda: len(served.server.clients) == limits.most - 1, 20, "places were not kept or not given back")
+            # One of them gave its place up, and the others keep theirs.
+            judge.wait_for(lambda: len(served.server.clients) == limits.most - 1, 20, "places were not kept or not given back")
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_dropped(large: Path) -> None:

@@ -314,7 +314,7 @@ def test_a_flood_of_output_is_stopped(machine: Machine) -> None:
 def test_a_giant_log_is_cut_displaces_no_other_and_holds_up_no_answer(machine: Machine) -> None:
     """It is sparse: no byte of it was ever written, and hashing as much as may be kept still takes a second or more."""
     giant = 64 << 30
-    script = f"#!/bin/bash\ntruncate -s {giant} logs/rank-0.out\nhead -c 3000000 /dev/zero > logs/rank-1.err\nsleep 1000\n"
+    script = f"#!/bin/bash\nhead -c 3000000 /dev/zero > logs/rank-1.err\ntruncate -s {giant} logs/rank-0.out\nsleep 1000\n"
     line = machine.start(RUN, script, output_limit_bytes=2 << 30)
     asked, longest_s = 0, 0.0
     while True:
