@@ -1,22 +1,42 @@
-"""Why a bench has no run: it was refused before the first one, because a node was unfit, held, or out of reach."""
+"""Why a bench has no run, or no further one: it was refused, because a node was unfit, held, or out of reach."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from orchestrator.errors import OrchError, recorded_error
 from orchestrator.record.journal import Event, last_controller
 from orchestrator.record.ownership import holder
 from orchestrator.record.rundir import BenchDir
 
-__all__ = ["errors_before_runs", "refusal"]
+__all__ = ["errors_before_runs", "errors_between_runs", "refusal"]
 
 
 def errors_before_runs(bench: BenchDir) -> list[OrchError]:
     """Return the errors with which a bench ended before its first run; none if it has runs or is being run."""
-    if any(bench.path.glob("*/manifest.json")) or holder(bench) is not None:
+    return [recorded_error(error, "") for error in _last_errors(bench)] if not _has_runs(bench) else []
+
+
+def errors_between_runs(bench: BenchDir) -> list[OrchError]:
+    """Return the errors that name a host and no run, with which a bench ended that has runs: a node was unfit or out of reach
+    when it was resumed. None if it is being run."""
+    if not _has_runs(bench):
+        return []
+    return [recorded_error(error, "") for error in _last_errors(bench) if error.get("host") and not error.get("run_id")]
+
+
+def _has_runs(bench: BenchDir) -> bool:
+    return any(bench.path.glob("*/manifest.json"))
+
+
+def _last_errors(bench: BenchDir) -> list[Mapping[str, Any]]:
+    """Return the errors that the last process of a bench ended with; none while a process runs it."""
+    if holder(bench) is not None:
         return []
     events = last_controller(bench.events())
     errors = events[-1].errors if events and events[-1].event == Event.OVER else ()
-    return [recorded_error(error, "") for error in errors]
+    return [error if isinstance(error, dict) else {} for error in errors]
 
 
 def refusal(bench: BenchDir) -> str:

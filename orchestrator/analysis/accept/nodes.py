@@ -11,7 +11,7 @@ from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judg
 from orchestrator.errors import DataError
 from orchestrator.inventory import fold
 from orchestrator.record import BenchDir
-from orchestrator.record.refused import errors_before_runs
+from orchestrator.record.refused import errors_before_runs, errors_between_runs
 from orchestrator.results import RunResult
 from orchestrator.results.links.pair_verdicts import pair_verdicts
 from orchestrator.results.lost_links import lost_links_words, reaches_nodes, times
@@ -23,6 +23,8 @@ _ABOUT_THE_NODE = {
     "limits",
 }  # fmt: skip
 """Checks whose warnings are about what a node is. Those of others, such as its load, pass."""
+_BY_OTHERS = ("interrupted", "node_busy", "not_verified")
+"""Kinds of errors that say nothing of what a node is."""
 _WORTH, _WORTH_ON_CPU = 2.0, 10.0
 """A measurement of links that could not have named a node this many times slower decides nothing."""
 
@@ -117,16 +119,26 @@ def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]
 
 
 def by_runs(
-    stage: str, bench: BenchDir, results: Sequence[RunResult], hosts: Sequence[str], blames: Callable[[str, RunResult], bool]
+    stage: str,
+    bench: BenchDir,
+    results: Sequence[RunResult],
+    hosts: Sequence[str],
+    blames: Callable[[str, RunResult | None], bool],
 ) -> Judged:
     """Judge a bench by whether its runs came to their end. A node that a refusal names is to blame, and one that a failed run
-    names if such runs succeeded without it (``blames``): a program that fails everywhere names any node."""
+    names, or why no further run could begin (None), if such runs succeeded without it (``blames``): a program that fails
+    everywhere names any node."""
     findings = []
     for error in errors_before_runs(bench):
         if error.kind != "interrupted":
             refused = _failure(error.host, f"refused before its first run: {error.message}", ())
             is_open = error.kind == "node_busy"  # whoever holds it, it is not the node's fault
             findings.append(replace(refused, verdict=UNDECIDED, decides="wait until it is free") if is_open else refused)
+    for error in errors_between_runs(bench):
+        if error.kind not in _BY_OTHERS and not isinstance(error, DataError):
+            text = f"refused before a further run: {error.message}"
+            is_to_blame = blames(error.host, None)
+            findings.append(_failure(error.host if is_to_blame else "", text if is_to_blame else f"{error.host}: {text}", ()))
     failed: dict[tuple[str, str], list[str]] = {}
     for run in results:
         if run.has_failed:
