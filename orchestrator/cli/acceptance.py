@@ -36,6 +36,7 @@ from orchestrator.plan.request import Request, planned, request_of
 from orchestrator.plan.suite import Suite, SuiteStage, choices_of
 from orchestrator.plan.words import shortest
 from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, AcceptanceRecord, Attempt, acceptances, earlier_values
+from orchestrator.record.refused import errors_between_runs
 from orchestrator.report.html.certificate import render
 from orchestrator.report.text import one_line
 from orchestrator.results import RunResult
@@ -165,10 +166,12 @@ class Acceptance:
             return f"takes about {shortest(round(estimate_s))}, the budget is spent"
         return ""
 
-    def _leave_out(self, reasons: Mapping[str, str]) -> None:
+    def _leave_out(self, reasons: Mapping[str, str], over: str = "") -> None:
+        """Leave hosts out of what follows; a stage whose evidence would be overwritten is ``over`` in the same moment."""
         for host, reason in reasons.items():
             _say(f"{host} is left out of what follows: {reason}")
-        self.folder.change(lambda now: replace(now, out={**now.out, **reasons}))
+        is_over = {over: ""} if over else {}
+        self.folder.change(lambda now: replace(now, out={**now.out, **reasons}, over={**now.over, **is_over}))
 
     # -- checks
 
@@ -194,7 +197,7 @@ class Acceptance:
                 reasons.setdefault(check.host, f"{check.name}: expected {check.expected}, found {check.found}")
         if len(reasons) == len(self.selection.hosts) and not facts:
             raise Faults([*unreachable.values(), *silent.values()])
-        self._leave_out(reasons)
+        self._leave_out(reasons, over=stage.name)
         return ""
 
     # -- benches
@@ -204,12 +207,7 @@ class Acceptance:
 
         Only if it then succeeds are they left out of what follows: a program that fails everywhere names one node after
         another. A node that is unfit is left out at once, also before that second time."""
-        hosts, accused = self.hosts(), dict[str, str]()
-        going_on = None
-        if attempts := self.folder.record().of_stage(stage.name):
-            going_on = attempts[-1]
-            hosts = [host for host in self.selection.hosts if host.name in going_on.hosts]
-            accused = {} if stage.optional else self._accused(attempts)
+        going_on, hosts, accused, is_repeated = self._begun(stage)
         while True:
             if going_on and (self.folder.path / going_on.bench_id / "bench.json").exists():
                 bench = self.folder.bench(going_on.bench_id)
@@ -219,7 +217,9 @@ class Acceptance:
                     plan = bench_of(stage, self.document, hosts, self.bases)
                 except ConfigError as error:
                     self._forget_what_has_no_bench()
-                    return "" if self.folder.record().of_stage(stage.name) else str(error)
+                    attempts = self.folder.record().of_stage(stage.name)
+                    is_measured = any(result.is_good for attempt in attempts for result in self._results(attempt))
+                    return "" if is_measured else str(error)
                 self._note(Attempt(stage.name, plan.bench_id, tuple(host.name for host in hosts)))
                 controller = begun(
                     plan,
@@ -248,20 +248,38 @@ class Acceptance:
             was_refused = not results
             if was_refused and not stage.optional:
                 self._leave_out(blamed)
-            is_last = accused and not was_refused
+            is_last = is_repeated and not was_refused
             if not blamed or is_last or len(left) < stage.least_nodes or len(left) == len(hosts) or not left:
                 return "" if has_good else _words(errors)
             hosts = left
+            is_repeated = is_repeated or not was_refused
             if not was_refused and not stage.optional:
                 accused = blamed
 
-    def _accused(self, attempts: Sequence[Attempt]) -> dict[str, str]:
-        """Return the hosts that the last attempt is a repetition without, because failed runs of one before it name them, with
-        the reasons. Hosts that a refusal names are left out at once, before the next attempt."""
-        for before in reversed(attempts[:-1]):
-            if results := [read_run(run) for run in self.folder.bench(before.bench_id).runs()]:
-                return {host: reason for host, reason in _blamed([], results).items() if host not in attempts[-1].hosts}
-        return {}
+    def _begun(self, stage: SuiteStage) -> tuple[Attempt | None, list[Host], dict[str, str], bool]:
+        """Return the attempt to go on with, if there is one, the hosts to make the stage on, those that it is repeated without
+        because a failed attempt named them, with the reasons, and whether it is that repetition."""
+        record = self.folder.record()
+        attempts = record.of_stage(stage.name)
+        if not attempts:
+            return None, self.hosts(), {}, False
+        last = attempts[-1]
+        hosts = [host for host in self.selection.hosts if host.name in last.hosts]
+        going_on: Attempt | None = last
+        if not self._results(last) and any(
+            host.name in record.out for host in hosts
+        ):  # it was refused, and told of one of them
+            going_on, hosts = None, [host for host in hosts if host.name not in record.out]
+        failed = next((attempt for attempt in reversed(attempts[:-1]) if self._results(attempt)), None)
+        if failed is None or stage.optional:
+            return going_on, hosts, {}, failed is not None
+        named = _blamed(errors_between_runs(self.folder.bench(failed.bench_id)), self._results(failed))
+        return going_on, hosts, {host: reason for host, reason in named.items() if host not in last.hosts}, True
+
+    def _results(self, attempt: Attempt) -> list[RunResult]:
+        """Return the results of an attempt; none before its first run."""
+        path = self.folder.path / attempt.bench_id
+        return [read_run(run) for run in self.folder.bench(attempt.bench_id).runs()] if path.exists() else []
 
 
 def _blamed(errors: Sequence[OrchError], results: Sequence[RunResult]) -> dict[str, str]:

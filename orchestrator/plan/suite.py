@@ -317,7 +317,7 @@ class _Reader:
             self.fault((*path, "checks"), "expected all, or a list of names of checks, got []")
         if not content.get("framework"):
             self.fault(path, "expected a framework, whose interpreter the checks start")
-        for key in (key for key in ("bench", "choices", "bars") if key in chosen):
+        for key in (key for key in ("bench", "choices", "bars", "optional") if key in chosen):
             self.fault(paths[key], f"expected no {key} beside checks, which are judged by what they find")
         return ("all",) if checks == "all" else self.texts(checks, (*path, "checks"))
 

@@ -4,7 +4,7 @@ budget. Nothing is contacted."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,8 @@ from orchestrator.inventory import Host
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.suite import suite_of
-from orchestrator.record.acceptance import AcceptanceDir, Attempt
+from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord, Attempt
+from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results import RunResult
 from orchestrator.results.read import read_run
@@ -147,14 +148,63 @@ def test_a_refusal_between_a_failure_and_its_repetition_does_not_acquit_the_node
     assert (folder.record().out, stage.begun) == ({"node3": "no interpreter", "node4": REASON}, [])
 
 
-def test_after_a_refusal_alone_nobody_else_is_left_out_and_who_is_out_stays_out(
+@pytest.mark.parametrize(
+    ("out", "begun", "left_out"),
+    [
+        ({}, (*NODES[:2], NODES[3]), {"node3"}),
+        ({"node4": "no interpreter"}, NODES[:3], {"node4"}),
+    ],
+)
+def test_a_stage_that_was_refused_begins_anew_without_a_node_that_was_left_out_and_otherwise_goes_on(
+    out: dict[str, str],
+    begun: tuple[str, ...],
+    left_out: set[str],
+    folder: AcceptanceDir,
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = refused(folder, *NODES)
+    folder.change(lambda record: replace(record, attempts=(first,), out=out))
+    stage.errors = [RunError("no answer", kind="node_unfit", host="node3")]
+    go_on(folder, monkeypatch)
+    assert stage.begun == [begun] and set(folder.record().out) == left_out
+
+
+def test_a_stage_that_was_refused_and_that_fewer_nodes_cannot_make_has_no_result(
     folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = refused(folder, *NODES)
-    folder.change(lambda record: replace(record, attempts=(first,), out={"node4": "no interpreter"}))
+    folder.change(lambda record: replace(record, attempts=(first,)))
     stage.errors = [RunError("no answer", kind="node_unfit", host="node3")]
+    go_on(folder, monkeypatch, SUITE.replace("repeats: 5", "nodes: 4, repeats: 5"))
+    assert stage.begun == [] and "expected 4 hosts, 3 selected" in folder.record().over["gemm"]
+
+
+def test_a_node_that_could_not_go_on_after_an_interruption_fails_if_runs_succeed_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = acceptance(tmp_path / "runs", {}, nodes=4)
+    bench = folder.bench(folder.record().attempts[0].bench_id)
+    silent = TransportError("timed out after 10 s", kind="unreachable", host="node4")
+    busy = RunError("another bench holds it", kind="node_busy", host="node3")
+    bench.event(Event.BEGUN, argv=["orch", "accept"])
+    bench.event(Event.OVER, code=3, errors=[{"run_id": error.run_id, **error.as_dict()} for error in (silent, busy)])
+    named = [
+        (finding.kind, finding.text) for bar in certificate_of(folder).judged if bar.kind == "runs" for finding in bar.findings
+    ]
+    assert named == [("cluster", "node4: refused before a further run: timed out after 10 s")]
+    repeated(folder, 3)
+    assert {node.host: node.verdict for node in certificate_of(folder).nodes}["node4"] == "fail"
+    folder.change(lambda record: replace(record, over={"checks": ""}))
+    Stage(folder, monkeypatch)
     go_on(folder, monkeypatch)
-    assert stage.begun == [NODES[:2]] and set(folder.record().out) == {"node3", "node4"}
+    assert folder.record().out == {"node4": "timed out after 10 s"}
+
+
+def test_an_optional_stage_is_repeated_once(folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_runs(folder, repeated(folder, 3), "node3", 1)
+    go_on(folder, monkeypatch, SUITE.replace("run: 20s", "run: 20s\n    optional: true"))
+    assert (folder.record().out, stage.begun) == ({}, [])
 
 
 def test_an_optional_stage_leaves_no_node_out_after_an_interruption_either(
@@ -238,7 +288,17 @@ def test_a_node_that_cannot_be_reached_is_left_out_whatever_the_checks_are_and_a
     monkeypatch.setattr(carried_out, "capture", lambda *_, **__: (facts, {}))
     monkeypatch.setattr(carried_out, "judge", lambda host, *_: [failed(host.name, "expect", "kernel 5", "kernel 6", "")])
     monkeypatch.setattr(carried_out, "among", lambda _: [])
+    written: list[tuple[bool, bool]] = []
+    change = AcceptanceDir.change
+
+    def change_and_note(folder: AcceptanceDir, how: Callable[[AcceptanceRecord], AcceptanceRecord]) -> AcceptanceRecord:
+        record = change(folder, how)
+        written.append(("node4" in record.out, "checks" in record.over))
+        return record
+
+    monkeypatch.setattr(AcceptanceDir, "change", change_and_note)
     go_on(folder, monkeypatch, suite)
+    assert (True, False) not in written, "killed in between, its evidence would be overwritten"
     assert folder.record().out == {"node4": "reach: expected an answer, found timed out after 10 s"}
     captured, checks = folder.checks()["checks"]
     assert set(captured) == set(NODES[:3]) and [check["name"] for check in checks] == ["expect"] * 3 + ["reach"]

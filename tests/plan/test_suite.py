@@ -59,6 +59,7 @@ def test_every_fault_is_named_with_its_place() -> None:
         ("bench: gemm", "title: gemm", "stages[1]: expected either checks or bench, got neither"),
         ("bench: gemm", "bench: gemm\n    checks: all", "stages[1]: expected either checks or bench, got both"),
         ("framework: gemm, ", "framework: gemm, bars: [], ", "stages[0].bars: expected no bars beside checks"),
+        ("framework: gemm, ", "framework: gemm, optional: true, ", "stages[0].optional: expected no optional beside checks"),
         ("framework: gemm, ", "framework: gemm, choices: {steps: 3}, ", "stages[0].choices: expected no choices beside"),
         ("name: gemm", "name: ../../etc", "stages[1].name: expected a name of at most 60 letters, digits, '.', '_' and '-'"),
         ("choices: {dtype: bf16, repeats: 3, options: {sizes: \"8192\"}}", "choices: 3",
