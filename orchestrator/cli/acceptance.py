@@ -37,6 +37,7 @@ from orchestrator.plan.suite import Suite, SuiteStage, choices_of
 from orchestrator.plan.words import shortest
 from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, AcceptanceRecord, Attempt, acceptances, earlier_values
 from orchestrator.record.refused import errors_between_runs
+from orchestrator.record.rundir import RunDir
 from orchestrator.report.html.certificate import render
 from orchestrator.report.text import one_line
 from orchestrator.results import RunResult
@@ -133,13 +134,12 @@ class Acceptance:
         self._forget_what_has_no_bench()
         self.folder.change(lambda now: replace(now, attempts=(*now.attempts, attempt)))
 
+    def _has_bench(self, attempt: Attempt) -> bool:
+        return (self.folder.path / attempt.bench_id / "bench.json").exists()
+
     def _forget_what_has_no_bench(self) -> None:
         """Remove attempts without a bench: one may have been noted by a process that was killed before it made the folder."""
-
-        def has_bench(attempt: Attempt) -> bool:
-            return (self.folder.path / attempt.bench_id / "bench.json").exists()
-
-        self.folder.change(lambda now: replace(now, attempts=tuple(filter(has_bench, now.attempts))))
+        self.folder.change(lambda now: replace(now, attempts=tuple(filter(self._has_bench, now.attempts))))
 
     def hosts(self) -> list[Host]:
         """Return the hosts that are still in."""
@@ -209,7 +209,7 @@ class Acceptance:
         another. A node that is unfit is left out at once, also before that second time."""
         going_on, hosts, accused, is_repeated = self._begun(stage)
         while True:
-            if going_on and (self.folder.path / going_on.bench_id / "bench.json").exists():
+            if going_on and self._has_bench(going_on):
                 bench = self.folder.bench(going_on.bench_id)
                 controller = reopened(bench, accept_new=self.accept_new, retry_failed=self.retry_failed)
             else:
@@ -218,7 +218,7 @@ class Acceptance:
                 except ConfigError as error:
                     self._forget_what_has_no_bench()
                     attempts = self.folder.record().of_stage(stage.name)
-                    is_measured = any(result.is_good for attempt in attempts for result in self._results(attempt))
+                    is_measured = any(read_run(run).is_good for attempt in attempts for run in self._runs(attempt))
                     return "" if is_measured else str(error)
                 self._note(Attempt(stage.name, plan.bench_id, tuple(host.name for host in hosts)))
                 controller = begun(
@@ -264,22 +264,20 @@ class Acceptance:
         if not attempts:
             return None, self.hosts(), {}, False
         last = attempts[-1]
-        hosts = [host for host in self.selection.hosts if host.name in last.hosts]
         going_on: Attempt | None = last
-        if not self._results(last) and any(
-            host.name in record.out for host in hosts
-        ):  # it was refused, and told of one of them
+        hosts = [host for host in self.selection.hosts if host.name in last.hosts]
+        if not self._runs(last) and any(host.name in record.out for host in hosts):  # refused, and one of them left out since
             going_on, hosts = None, [host for host in hosts if host.name not in record.out]
-        failed = next((attempt for attempt in reversed(attempts[:-1]) if self._results(attempt)), None)
+        failed = next((attempt for attempt in reversed(attempts[:-1]) if self._runs(attempt)), None)
         if failed is None or stage.optional:
             return going_on, hosts, {}, failed is not None
-        named = _blamed(errors_between_runs(self.folder.bench(failed.bench_id)), self._results(failed))
+        errors = errors_between_runs(self.folder.bench(failed.bench_id))
+        named = _blamed(errors, [read_run(run) for run in self._runs(failed)])
         return going_on, hosts, {host: reason for host, reason in named.items() if host not in last.hosts}, True
 
-    def _results(self, attempt: Attempt) -> list[RunResult]:
-        """Return the results of an attempt; none before its first run."""
-        path = self.folder.path / attempt.bench_id
-        return [read_run(run) for run in self.folder.bench(attempt.bench_id).runs()] if path.exists() else []
+    def _runs(self, attempt: Attempt) -> list[RunDir]:
+        """Return the runs of an attempt that have begun."""
+        return self.folder.bench(attempt.bench_id).runs() if self._has_bench(attempt) else []
 
 
 def _blamed(errors: Sequence[OrchError], results: Sequence[RunResult]) -> dict[str, str]:

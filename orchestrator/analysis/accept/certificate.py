@@ -5,13 +5,14 @@ The same files give the same certificate on any machine, so `orch verify` comput
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from orchestrator import yamlfile
 from orchestrator.analysis.accept.bars import against_others, against_references, confirmed
+from orchestrator.analysis.accept.blame import depend_on_hosts, succeeds_without
 from orchestrator.analysis.accept.earlier import against_earlier, measured
 from orchestrator.analysis.accept.nodes import by_checks, by_links, by_lost_links, by_runs
 from orchestrator.analysis.accept.seen import of_hangs, of_runs, see
@@ -20,8 +21,8 @@ from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding
 from orchestrator.analysis.hang import hangs_of_bench
 from orchestrator.checks.facts import serials
 from orchestrator.inventory import fold
-from orchestrator.plan.spec import RunSpec, by_reason
-from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, choices_of, references_of, suite_of
+from orchestrator.plan.spec import by_reason
+from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, references_of, suite_of
 from orchestrator.record import BenchDir
 from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord
 from orchestrator.results import RunResult
@@ -30,7 +31,6 @@ from orchestrator.results.expectations import MET, NOT_MET
 from orchestrator.results.planned import planned_runs
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Summary, of_bench
-from orchestrator.yamlfile import Document
 
 __all__ = ["Certificate", "NodeVerdict", "StageRun", "certificate_of"]
 
@@ -140,6 +140,7 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
                 judged.append(by_checks(stage.name, checks, stage.checks, list(record.hosts)))
                 stages.append(StageRun(stage.name, stage.title, "", (), tuple(record.hosts), len(facts), len(record.hosts)))
             continue
+        by_hosts = depend_on_hosts(document, stage)
         attempts = record.of_stage(stage.name)
         benches = [folder.bench(attempt.bench_id) for attempt in attempts]
         read = [placed(bench, [read_run(run) for run in bench.runs()]) for bench in benches]
@@ -149,7 +150,7 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         for number, (attempt, bench, results) in enumerate(zip(attempts, benches, read, strict=True), 1):
             if not (stage.optional and not results):
                 later = list(zip((after.hosts for after in attempts[number:]), read[number:], strict=True))
-                blames = partial(_succeeds_without, later, _depend_on_hosts(document, stage))
+                blames = partial(succeeds_without, later, by_hosts)
                 judged.append(by_runs(stage.name, bench, results, attempt.hosts, blames))
             hangs = hangs_of_bench(bench, results)
             see(seen, stage.name, of_hangs(hangs))
@@ -193,39 +194,6 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         record.notes,
         values,
     )
-
-
-def _succeeds_without(
-    later: Sequence[tuple[Sequence[str], Sequence[RunResult]]], by_hosts: Collection[str], host: str, failed: RunResult | None
-) -> bool:
-    """Whether runs like one that failed, or any for None, were made without a host in later attempts, and none of them failed.
-    ``later`` has the hosts and the results of these; ``by_hosts`` are the options and variables that depend on what hosts an
-    attempt has. Runs on fewer nodes or ranks are not alike, unless all nodes of the attempt are in them."""
-
-    def kind(spec: RunSpec) -> object:
-        options, env = (
-            {name: value for name, value in values.items() if name not in by_hosts and spec.follows != f"options.{name}"}
-            for values in (spec.options, spec.env)
-        )
-        batch_size = None if spec.follows == "batch_size" else spec.batch_size
-        of_nodes = spec.device, spec.container, spec.cpu_binding
-        return spec.framework, spec.model, spec.dtype, spec.loader, batch_size, options, env, of_nodes
-
-    def is_alike(spec: RunSpec | None, nodes: int) -> bool:
-        if failed is None or failed.spec is None or spec is None:
-            return failed is None
-        like = failed.spec
-        return spec.nodes >= min(like.nodes, nodes) and spec.gpus >= like.gpus and kind(spec) == kind(like)
-
-    alike = [run for hosts, results in later if host not in hosts for run in results if is_alike(run.spec, len(hosts))]
-    return any(run.is_good for run in alike) and not any(run.has_failed for run in alike)
-
-
-def _depend_on_hosts(document: Document, stage: SuiteStage) -> set[str]:
-    """Return the options and variables of a stage whose values stand for the number of its nodes or ranks."""
-    few, more = (choices_of(document, stage, count, count).value for count in (1, 2))
-    parts = [(few.get(part), more.get(part)) for part in ("options", "env")]
-    return {name for less, other in parts if isinstance(less, dict) for name in less if less[name] != other[name]}
 
 
 def _bars(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.accept import Certificate, certificate_of, is_chosen
+from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.accept.bars import confirmed
 from orchestrator.analysis.accept.earlier import against_earlier, measured
 from orchestrator.analysis.accept.units import Group, Unit
@@ -22,18 +22,10 @@ from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.manifest import RecordedOutcome, write_outcome
 from orchestrator.report.accept import lines, status
 from orchestrator.report.html.certificate import render
-from tests.support.acceptances import REFERENCE, STEADY, SUITE, acceptance, fail_runs, repeated
+from tests.analysis.accept.certificates import CHECK, judged, verdicts
+from tests.support.acceptances import REFERENCE, STEADY, SUITE, acceptance
 
 SLOW = tuple(0.88 * value for value in STEADY)
-
-
-def judged(certificate: Certificate, kind: str) -> Judged:
-    (bar,) = [bar for bar in certificate.judged if bar.kind == kind]
-    return bar
-
-
-def verdicts(certificate: Certificate) -> dict[str, str]:
-    return {node.host: node.verdict for node in certificate.nodes}
 
 
 def test_a_cluster_without_a_fault_passes_and_says_what_was_not_tested(tmp_path: Path) -> None:
@@ -87,89 +79,6 @@ def test_two_nodes_cannot_be_compared_and_the_certificate_says_so(tmp_path: Path
     certificate = certificate_of(acceptance(tmp_path, {0: SLOW}, nodes=2, device="NVIDIA B300"))
     assert "peers" not in [bar.kind for bar in certificate.judged]
     assert certificate.not_tested["gemm, gemm tflops_rank size=8192 against peers"].startswith("2 nodes or devices")
-
-
-CHECK = {
-    "host": "node2",
-    "name": "alike",
-    "verdict": "warning",
-    "found": "driver 570",
-    "expected": "driver 580",
-    "hint": "equal",
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "verdict"),
-    [
-        ({}, "undecided"),
-        ({"verdict": "failed", "name": "expect"}, "fail"),
-        ({"name": "load"}, "pass"),
-        ({"verdict": "ok"}, "pass"),
-    ],
-)
-def test_what_a_node_is_fails_it_or_leaves_it_open_and_how_busy_it_is_does_not(
-    change: dict[str, str], verdict: str, tmp_path: Path
-) -> None:
-    certificate = certificate_of(acceptance(tmp_path, {}, nodes=3, checks=[{**CHECK, **change}]))
-    assert verdicts(certificate) == {"node1": "pass", "node2": verdict, "node3": "pass"}
-    assert certificate.verdict == verdict
-    if verdict == "undecided":
-        assert "state under expect:" in judged(certificate, "checks").findings[0].decides
-
-
-@pytest.mark.parametrize(
-    ("name", "names", "chosen"),
-    [
-        ("ecc", ["all"], True),
-        ("ecc", ["disk", "ecc"], True),
-        ("ecc", ["disk"], False),
-        ("reach", ["all"], True),
-        ("reach", ["disk"], True),
-    ],
-)
-def test_a_stage_judges_the_checks_that_it_names_and_always_whether_a_node_answers(
-    name: str, names: Sequence[str], chosen: bool, tmp_path: Path
-) -> None:
-    assert is_chosen(name, names) == chosen
-    suite = SUITE.replace("checks: all", f"checks: [{', '.join(names)}]" if names != ["all"] else "checks: all")
-    failure = {**CHECK, "verdict": "failed", "name": name}
-    certificate = certificate_of(acceptance(tmp_path, {}, nodes=3, suite=suite, checks=[failure]))
-    assert verdicts(certificate)["node2"] == ("fail" if chosen else "pass")
-
-
-@pytest.mark.parametrize("failing", ["checks", "after"])
-def test_each_of_two_stages_of_checks_is_judged_by_what_it_found_itself(failing: str, tmp_path: Path) -> None:
-    suite = SUITE + "  - {name: after, checks: [ecc], framework: gemm, run: 30s, needs: [gemm]}\n"
-    failure = {**CHECK, "verdict": "failed", "name": "ecc"}
-    folder = acceptance(tmp_path, {}, nodes=3, suite=suite, checks=[failure] if failing == "checks" else [])
-    before, _ = folder.checks()["checks"]
-    now = {host: facts | {"boot_id": "c"} for host, facts in before.items() if host != "node3"}
-    folder.write_checks("after", now, [failure] if failing == "after" else [])
-    folder.change(lambda record: replace(record, stages=("checks", "gemm", "after"), over={**record.over, "after": ""}))
-    certificate = certificate_of(folder)
-    bars = {bar.stage: bar.verdict for bar in certificate.judged if bar.kind == "checks"}
-    assert bars == {"checks": "pass", "after": "pass", failing: "fail"}
-    assert verdicts(certificate) == {"node1": "pass", "node2": "fail", "node3": "pass"}
-    assert [node.serials["boot id"] for node in certificate.nodes] == ["c", "c", "b"], "the last facts of each node"
-    assert {stage.name: stage.measured for stage in certificate.stages if not stage.bench_id} == {"checks": 3, "after": 2}
-
-
-def test_a_failed_run_fails_the_node_that_it_names_if_runs_without_it_succeed(tmp_path: Path) -> None:
-    folder = acceptance(tmp_path, {}, nodes=4)
-    (first,) = folder.record().attempts
-    fail_runs(folder, first.bench_id, "node4", 1)
-    alone = certificate_of(folder)
-    assert [finding.kind for finding in judged(alone, "runs").findings] == ["cluster"] and alone.verdict == "fail"
-    second = repeated(folder, 3)
-    certificate = certificate_of(folder)
-    assert verdicts(certificate) == {"node1": "pass", "node2": "pass", "node3": "pass", "node4": "fail"}
-    assert "signal 9" in certificate.nodes[3].why[0]
-    # Without the node another one is named: the program names any.
-    fail_runs(folder, second, "node3", 1)
-    everywhere = certificate_of(folder)
-    assert {finding.kind for bar in everywhere.judged if bar.kind == "runs" for finding in bar.findings} == {"cluster"}
-    assert everywhere.verdict == "fail" and "fail" not in verdicts(everywhere).values()
 
 
 def test_shapes_that_are_too_large_for_the_nodes_that_are_left_are_listed_as_not_tested(tmp_path: Path) -> None:
