@@ -52,7 +52,8 @@ class Metric:
     ``factor`` what a printed value is multiplied by to be in ``unit``, and ``keys`` are the groups that tell values of one run
     apart, such as ``size_bytes``. ``scope``: a line is about the whole run (``global``), one ``node``, or one ``rank``.
     ``over`` combines lines of one log with equal keys, and ``across`` the values of nodes or ranks. ``speedup``: it is compared
-    with that of one device. ``says``: it is the program's own figure of one of `SAYS`, never the metric that stands for a run.
+    with that of one device. ``says``: it is the program's own figure of one of `SAYS`, never the metric that stands for a run;
+    ``ema``: the share of the newest step, where the program prints an exponential moving average of steps, else 0.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Metric:
     speedup: bool = False
     primary: bool = False
     says: str = ""
+    ema: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.group:
@@ -89,7 +91,8 @@ def metric_of(content: Mapping[str, Any]) -> Metric:
     values = {field.name: content[field.name] for field in fields(Metric) if field.name in content}
     metric = Metric(**{**values, "keys": tuple(values.get("keys", ()))})
     texts = (metric.name, metric.unit, metric.help, metric.group, *metric.keys)
-    if not all(isinstance(text, str) for text in texts) or type(metric.factor) not in (int, float):
+    numbers = (metric.factor, metric.ema)
+    if not all(isinstance(text, str) for text in texts) or not all(type(number) in (int, float) for number in numbers):
         raise TypeError("framework.log.metrics")
     choices = (
         (metric.better, BETTER),
@@ -99,7 +102,8 @@ def metric_of(content: Mapping[str, Any]) -> Metric:
         (metric.says, ("", *SAYS)),
     )
     is_figure = bool(metric.says) and (metric.primary or metric.speedup or bool(metric.key_columns))
-    if is_figure or not all(value in allowed for value, allowed in choices):
+    is_average = 0 < metric.ema < 1 and bool(metric.says) and metric.over == "last"
+    if is_figure or not (is_average or metric.ema == 0) or not all(value in allowed for value, allowed in choices):
         raise ValueError("framework.log.metrics")
     return metric
 

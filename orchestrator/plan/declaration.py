@@ -172,7 +172,7 @@ def _log_grammar(log: LogEntry) -> LogGrammar:
 
 def _metric(name: str, entry: MetricEntry) -> Metric:
     values = {**entry.model_dump(), "keys": tuple(entry.keys), "across": entry.across or "", "says": entry.says or ""}
-    return Metric(name, **values)
+    return Metric(name, **{**values, "ema": float(entry.ema or 0)})
 
 
 def _knob(entry: KnobEntry) -> Knob:

@@ -119,6 +119,9 @@ def _metric(
         if lacking:
             hint = f"the groups are {', '.join(sorted(lacking[0]))}{nearest(key, lacking[0])}"
             yield ("keys", index), f"expected a group of each pattern that has {group}, got {key!r}", hint
+    if metric.ema and not (metric.says and metric.over == "last"):
+        hint = "write says: mfu, or another figure of a language model, and over: last, or leave ema: out"
+        yield ("ema",), "expected none but for a figure of the last line, which a program says of itself", hint
     if metric.scope == "global" and metric.across:
         hint = "say scope: rank if each log is about a rank, or scope: node"
         yield ("across",), f"expected none for a metric of the whole run, got {metric.across}", hint

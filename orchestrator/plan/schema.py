@@ -64,6 +64,9 @@ Number = Annotated[
 Above0 = Annotated[
     int | float, takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf"))
 ]
+Share = Annotated[
+    int | float, takes("a number above 0 and below 1", lambda value: type(value) in (int, float) and 0 < value < 1)
+]
 Separator = Annotated[
     str,
     takes(
@@ -217,6 +220,9 @@ class MetricEntry(_Strict):
     primary: Truth = Field(False, description="the metric that stands for the run; without it, the first one")
     says: Literal["tokens_per_s", "tokens_per_s_per_device", "tflops_per_device", "mfu"] | None = Field(
         None, description="the metric of a language model of which it is the program's own figure"
+    )
+    ema: Share | None = Field(
+        None, description="with says: the newest step's share, where the program prints an exponential moving average"
     )
 
 

@@ -169,7 +169,8 @@ def figures(
     """Return what a program says of itself in one run, with the doubt about each figure.
 
     ``speed`` is that of the run in tokens/s, ``step_times`` are those of its window (s): where lines become one value as a
-    median or a mean, so do the steps. Figures without a computed one, as an MFU without a known peak, are left out.
+    median or a mean, or the program averages steps itself, so do the steps. Figures without a computed one, as an MFU
+    without a known peak, are left out.
     """
     rates = [1 / seconds for seconds in step_times]
     by_metric = {value.metric: value for value in values}
@@ -178,7 +179,8 @@ def figures(
         value = by_metric.get(metric.name)
         if not metric.says or value is None:
             continue
-        shift = COMBINED[metric.over](rates) / COMBINED["harmonic_mean"](rates) if metric.over in _OF_STEPS and rates else 1.0
+        typical = _of_steps(metric, rates)
+        shift = typical / COMBINED["harmonic_mean"](rates) if typical else 1.0
         computed = setting.computed(metric.says, speed.number * shift)
         if computed:
             # The roundings of one program may all go one way, so that they do not average out.
@@ -187,6 +189,16 @@ def figures(
             figure = Figure(metric.says, value.number, computed, resolution, metric.name, metric.unit)
             compared.append(replace(figure, doubt=figure.words(setting)))
     return tuple(compared)
+
+
+def _of_steps(metric: Metric, rates: Sequence[float]) -> float:
+    """Return the rate of steps, in their order, that a figure is about; 0 if that is the one of the whole window."""
+    if metric.ema and rates:
+        average = rates[0]
+        for rate in rates[1:]:
+            average += metric.ema * (rate - average)
+        return average
+    return COMBINED[metric.over](rates) if metric.over in _OF_STEPS and rates else 0.0
 
 
 def doubts_about(repeats: Sequence[Figure]) -> list[str]:

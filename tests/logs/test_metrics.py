@@ -53,6 +53,9 @@ def test_a_metric_reads_back_as_it_is_recorded() -> None:
         {"over": "first"},
         {"across": "all"},
         {"factor": "2"},
+        {"ema": "0.1"},
+        {"ema": 0.1},
+        {"ema": 1.0, "says": "mfu", "over": "last", "keys": []},
         {"keys": [1]},
     ],
 )

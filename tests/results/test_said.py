@@ -171,6 +171,18 @@ def test_a_false_figure_of_such_a_program_does() -> None:
     assert all(Figure(figure.says, 1.06 * figure.said, figure.computed, figure.resolution).differs for figure in said)
 
 
+@pytest.mark.parametrize(("ema", "explained"), [(0.1, f"it agrees with {OF_A100}"), (0.0, "nothing known explains it")])
+def test_a_moving_average_is_compared_with_that_of_the_steps(ema: float, explained: str) -> None:
+    times, running = [1.0] * 20 + [0.8] * 30, -1.0
+    for seconds in times:  # as nanoGPT computes it
+        share = 100 * TOKENS * PLAIN / A100 / seconds
+        running = share if running == -1.0 else 0.9 * running + 0.1 * share
+    metric = Metric("printed_mfu", "%", over="last", says="mfu", ema=ema)
+    speed = Value("tokens_per_s", (), TOKENS * len(times) / sum(times))
+    (figure,) = figures([metric], [Value("printed_mfu", (), running)], speed, times, setting(gpus=1))
+    assert figure.doubt.endswith(explained)
+
+
 # --- from collected files
 
 MICRO, ACCUMULATION, MODEL_RANKS, SECONDS = 3, 2, 2, 1.0
