@@ -36,10 +36,12 @@ from orchestrator.lab import cgroups, faults
 HOW: dict[str, tuple[int, str]] = {
     "sleep": (4, "resnet50 -f simulated --steps 74 --warmup-steps 10 --set compute_ms=20 --set gradient_mb=0.1"),
     "work": (2, "gpt-tiny -f pytorch_lm --steps 56 --warmup-steps 8 --batch-size 48 --set solo_steps=0"),
-    "quota": (2, "gpt-tiny -f pytorch_lm --steps 56 --warmup-steps 8 --batch-size 48 --set solo_steps=0"),
+    "quota": (2, "gpt-tiny -f pytorch_lm --steps 17 --warmup-steps 3 --batch-size 256 --set solo_steps=0"),
     "kernel": (1, "gpt2-124m -f pytorch_lm --gpus 2 --steps 76 --warmup-steps 10 --set compile=false --set solo_steps=0"),
 }
 """By how a rank is slowed: the number of nodes, and the words of the bench."""
+QUOTA_PERIOD_US = 10_000
+"""A tenth of the usual one and a small part of a forward pass, which otherwise ends before the share is used up."""
 
 
 def main() -> None:
@@ -147,7 +149,7 @@ def limit(rank: int, percent: float) -> None:
     """Let the node of a rank use a processor for less of the time, and all others as they like."""
     cgroups.release(running())
     if percent:
-        faults.cpu(running(), f"node{rank + 1}", 100 / (1 + percent / 100))
+        faults.cpu(running(), f"node{rank + 1}", 100 / (1 + percent / 100), QUOTA_PERIOD_US)
 
 
 def inventory_with(rank: int, percent: float, ranks: int) -> str:

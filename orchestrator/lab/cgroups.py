@@ -17,10 +17,11 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab.state import Lab
 from orchestrator.procs import own_groups
 
-__all__ = ["clear", "freeze", "house", "limit_cpu", "limit_memory", "obstacle", "release", "thaw"]
+__all__ = ["PERIOD_US", "clear", "freeze", "house", "limit_cpu", "limit_memory", "obstacle", "release", "thaw"]
 
+PERIOD_US = 100_000
+"""In which a limit of processor time is counted; the kernel's own default."""
 _HOUSING = "pids"
-_PERIOD_US = 100_000
 _SETTLE_S = 5.0
 
 
@@ -65,14 +66,14 @@ def limit_memory(lab: Lab, node: str, size_bytes: int, members: Callable[[], Ite
         _write(group / ("memory.swap.max" if unified else "memory.memsw.limit_in_bytes"), "0" if unified else str(size_bytes))
 
 
-def limit_cpu(lab: Lab, node: str, percent: float, members: Callable[[], Iterable[int]]) -> None:
-    """Limit all processes of a node together to ``percent`` of one core."""
+def limit_cpu(lab: Lab, node: str, percent: float, members: Callable[[], Iterable[int]], period_us: int = PERIOD_US) -> None:
+    """Limit all processes of a node together to ``percent`` of one core in each period; the kernel takes 1 ms or more."""
     group, unified = _enter(lab, node, "cpu", members)
-    quota = round(_PERIOD_US * percent / 100)
+    quota = round(period_us * percent / 100)
     if unified:
-        _write(group / "cpu.max", f"{quota} {_PERIOD_US}")
+        _write(group / "cpu.max", f"{quota} {period_us}")
     else:
-        _write(group / "cpu.cfs_period_us", str(_PERIOD_US))
+        _write(group / "cpu.cfs_period_us", str(period_us))
         _write(group / "cpu.cfs_quota_us", str(quota))
 
 

@@ -107,9 +107,13 @@ def memory(lab: Lab, name: str, limit_bytes: int) -> None:
     cgroups.limit_memory(lab, name, limit_bytes, partial(members, lab, lab.node(name)))
 
 
-def cpu(lab: Lab, name: str, percent: float) -> None:
-    """Limit a node to ``percent`` of one core; `heal` removes the limit. Raises ConfigError if the machine cannot do this."""
-    cgroups.limit_cpu(lab, name, percent, partial(members, lab, lab.node(name)))
+def cpu(lab: Lab, name: str, percent: float, period_us: int = cgroups.PERIOD_US) -> None:
+    """Limit a node to ``percent`` of one core; `heal` removes the limit. Raises ConfigError if the machine cannot do this.
+
+    Within a period the node computes as fast as ever, until its share is used up: what it does between two waits is slower by
+    the same factor only if that takes several periods.
+    """
+    cgroups.limit_cpu(lab, name, percent, partial(members, lab, lab.node(name)), period_us)
 
 
 def _signal_all(lab: Lab, name: str, number: signal.Signals) -> None:
