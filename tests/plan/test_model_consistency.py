@@ -145,7 +145,11 @@ def test_lines_of_steps_may_have_what_a_program_says_of_itself(tmp_path: Path) -
         (LANGUAGE_MODEL, SAID.replace("says: mfu", "says: hfu"), "says: expected tokens_per_s, tokens_per_s_per_device"),
         (LANGUAGE_MODEL, SAID.replace("says:", "ema: 0.1, says:"), "ema: expected none but for a figure of the last line"),
         (LANGUAGE_MODEL, SAID.replace("median, says: mfu", "last, ema: 0.1"), "ema: expected none but for a figure of"),
-        (LANGUAGE_MODEL, SAID.replace("median,", "last, ema: 1,"), "ema: expected a number above 0 and below 1, got 1"),
+        (
+            LANGUAGE_MODEL,
+            SAID.replace("median,", "last, ema: 1,"),
+            "ema: expected a number above 0 and below 1, got the number 1",
+        ),
         (
             LANGUAGE_MODEL,
             SAID.replace("}}", "}, other: {unit: '%', better: higher, over: max, group: said_mfu, says: mfu}}"),
