@@ -28,11 +28,11 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line \d+ in (?P<faulthandler>\S+)|
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """``kind``: stopped, traced, frozen, worker (one of its processes is stopped), unread (it writes into a full pipe whose
-    readers are stopped), pipe (into any other that is full), waits, storage, input (it sleeps until its samples are there),
-    computes, reads, asleep, pauses (in a phase of any length), or unknown. ``words`` continue the name of the rank.
-    ``is_known``: whether the rank is known to be outside of every collective. ``collective`` is the one that it waits in, if
-    that is recorded."""
+    """``kind``: stopped, traced, frozen, unread (it writes into a full pipe whose readers are stopped), pipe (into any other
+    that is full), waits, worker (it does not wait for others, and one of its processes is stopped), storage, input (it sleeps
+    until its samples are there), computes, reads, asleep, pauses (in a phase of any length), or unknown. ``words`` continue the
+    name of the rank. ``is_known``: whether the rank is known to be outside of every collective. ``collective`` is the one that
+    it waits in, if that is recorded."""
 
     kind: str
     words: str
@@ -49,8 +49,6 @@ def activity(seen: RankSeen) -> Activity:
         return Activity("stopped", f"stopped{step} (state T)")
     if seen.state == seen.was == "t":
         return Activity("traced", f"is held{step} by a debugger (state t)")
-    if worker := next((child for child in seen.children if child.state == "T"), None):
-        return Activity("worker", f"has a stopped process{step}: {worker.name}, {worker.pid} (state T)")
     waits = _waits(seen)
     phase = seen.progress.phase if seen.progress else ""
     if waits is None and phase in ANY_TIME:
@@ -60,6 +58,8 @@ def activity(seen: RankSeen) -> Activity:
         return pipe
     if waits is not None:
         return waits
+    if worker := next((child for child in seen.children if child.state == "T"), None):
+        return Activity("worker", f"has a stopped process{step}: {worker.name}, {worker.pid} (state T)", is_known)
     kind, words = _doing(seen, {"input": " for its samples", "compute": ""}.get(phase, ""))
     where = " outside of every collective" if is_known else ""
     return Activity(kind if is_known else "unknown", f"{words}{step}{where}{_innermost(seen)}", is_known)

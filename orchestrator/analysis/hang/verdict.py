@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.analysis.hang.activity import Activity, activity, listed
 from orchestrator.record.hang_report import HangReport, RankSeen
@@ -22,6 +22,8 @@ SOON = ("ahead", "asleep", "collectives", "ended", "worker")
 """Kinds that a short pause of a working program may look like."""
 LATE = ("computes", "input", "link", "pipe", "storage")
 """Kinds that work, a network, a disk, a store of samples or a slow reader may get over by themselves."""
+_EQUAL = ("_all_gather_base", "_reduce_scatter_base", "all_reduce", "broadcast")
+"""Collectives of torch.distributed to which all ranks give the same sizes; to others they may give different ones."""
 _LEAST_RETRANSMITS = 2
 _LATER_S = 1.0
 """A rank has gone on after others had stopped if its last mark is later than theirs by more than this."""
@@ -41,6 +43,10 @@ class _Rank:
     def silent_s(self) -> float:
         return self.seen.progress.silent_s if self.seen.progress else 0.0
 
+    def of_sizes(self, sizes: str) -> _Rank:
+        """Return it with the sizes of the collective that it waits in."""
+        return replace(self, does=replace(self.does, words=f"{self.does.words} of sizes {sizes}"))
+
 
 def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Verdict:
     """Return the verdict from the reports of all nodes that answered. ``placed``: the host of every rank of the run."""
@@ -51,7 +57,7 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
         return Verdict(
             "unknown", "it cannot be told why: " + (f"no report from {listed(missing)}" if missing else "no rank is known")
         )
-    for kinds in (("stopped", "frozen"), ("unread",), ("worker",)):
+    for kinds in (("stopped", "frozen"), ("unread",)):
         if named := [number for number, rank in ranks.items() if rank.does.kind in kinds]:
             return _of(named, ranks)
     if missing:
@@ -66,7 +72,7 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
     if waiting and pausing:
         return _untold(ranks, "", "pause")
     if waiting and outside and others_known:
-        return _of(outside, ranks)
+        return _of([number for number in outside if ranks[number].does.kind == "worker"] or outside, ranks)
     if waiting and len(waiting) == len(ranks):
         if ended:
             rest = f"; {_others(waiting, ranks)}"
@@ -129,28 +135,34 @@ def _collectives(ranks: Mapping[int, _Rank]) -> Verdict | None:
     waited = {number: rank.does.collective for number, rank in ranks.items() if rank.does.collective is not None}
     if len(waited) < len(ranks) or len({entry.group for entry in waited.values()}) > 1:
         return None
-    calls = {number: (entry.name, entry.number, entry.sizes) for number, entry in waited.items()}
+    sizes = {number: entry.sizes if entry.name.rpartition(":")[2] in _EQUAL else "" for number, entry in waited.items()}
+    calls = {number: (entry.name, entry.number, sizes[number]) for number, entry in waited.items()}
     (most, count), *rest = Counter(calls.values()).most_common()
     if not rest:
         return None
     others = [number for number, call in calls.items() if call != most]
     if count * 2 > len(ranks) and len({entry.number for entry in waited.values()}) == 1:
+        if len({entry.name for entry in waited.values()}) == 1:
+            ranks = {number: rank.of_sizes(sizes[number]) for number, rank in ranks.items()}
         return _of(others, ranks, "collectives")
     return _untold(ranks, "their collectives differ")
 
 
 def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Verdict | None:
-    """Return the verdict where data between two nodes is sent again and again without an answer."""
+    """Return the verdict where data between two nodes is sent again and again without an answer. Connections to others, such as
+    a logging service, prove nothing about the run."""
     homes: dict[str, str] = {}
     for host, report in reports.items():
         for seen in report.ranks:
             homes.update({connection.local: host for connection in seen.connections})
     pairs = {
-        tuple(sorted((host, homes.get(connection.remote, connection.remote))))
+        tuple(sorted((host, other)))
         for host, report in reports.items()
         for seen in report.ranks
         for connection in seen.connections
-        if connection.retransmits >= _LEAST_RETRANSMITS and connection.unacknowledged and homes.get(connection.remote) != host
+        if connection.retransmits >= _LEAST_RETRANSMITS
+        and connection.unacknowledged
+        and (other := homes.get(connection.remote, host)) != host
     }
     if not pairs:
         return None

@@ -22,10 +22,10 @@ def at(phase: str, step: int = 118, **changes: Any) -> RankSeen:
     return replace(ASLEEP, progress=Progress(step, phase, 1, changes.pop("silent_s", 20.0)), **changes)
 
 
-def in_call(number: int, name: str = "gloo:all_reduce", group: str = "0", **changes: Any) -> RankSeen:
+def in_call(number: int, name: str = "gloo:all_reduce", group: str = "0", sizes: str = "[[4]]", **changes: Any) -> RankSeen:
     """A rank whose flight recorder has a collective that is not over."""
     earlier = Collective(group, number - 1, "gloo:all_reduce", "[[4]]", True)
-    pending = Collective(group, number, name, "[[4]]", False)
+    pending = Collective(group, number, name, sizes, False)
     return at("step", collectives=(earlier, pending), **changes)
 
 
@@ -35,6 +35,7 @@ def judged(*seen: RankSeen) -> Verdict:
     return verdict(reports, {rank: f"node{rank + 1}" for rank in range(len(seen))})
 
 
+STOPPED = (Process(9, "worker", "T"),)
 WAITING = at("collective")
 OUT = at("step", collectives=(Collective("0", 117, "gloo:all_reduce", "[[4]]", True),))
 
@@ -45,7 +46,7 @@ OUT = at("step", collectives=(Collective("0", 117, "gloo:all_reduce", "[[4]]", T
         (at("step", state="T", was="T"), "stopped", "stopped in step 118 (state T)"),
         (at("collective", frozen=True), "frozen", "is frozen in step 118 (by its control group)"),
         (
-            at("input", children=(Process(9, "worker", "T"),)),
+            at("input", children=STOPPED),
             "worker",
             "has a stopped process in step 118: worker, 9 (state T)",
         ),
@@ -113,6 +114,19 @@ def test_the_one_in_another_collective_than_most_is_named() -> None:
     assert told.sentence == "rank 2 on node3 waits in barrier 119; ranks 0, 1, 3 wait in all-reduce 119"
 
 
+def test_the_one_that_reduces_other_sizes_than_most_is_named_with_them() -> None:
+    told = judged(in_call(119), in_call(119, sizes="[[5]]"), in_call(119))
+    assert (told.kind, told.ranks) == ("collectives", (1,))
+    assert told.sentence == (
+        "rank 1 on node2 waits in all-reduce 119 of sizes [[5]]; ranks 0, 2 wait in all-reduce 119 of sizes [[4]]"
+    )
+
+
+def test_of_those_outside_of_the_collective_one_with_a_stopped_process_is_named() -> None:
+    told = judged(at("compute", cpu_s=0.4), at("input", children=STOPPED), WAITING)
+    assert (told.kind, told.ranks) == ("worker", (1,))
+
+
 # In both, nothing tells whether the main thread of the rank waits for others.
 OUT_UNKNOWN = at("step")
 SLEEPS = Thread("python", "S", "futex_wait_queue", "futex", "", 0.0)
@@ -160,6 +174,18 @@ NOBODY = {
         WAITING,
     ),
     "a rank that a debugger holds": (at("compute", state="t", was="t"), WAITING, WAITING, WAITING),
+    "one that waits, and has a stopped process beside": (in_call(119, children=STOPPED), in_call(119), in_call(119)),
+    "a rank that evaluates, with a stopped process beside": (at("evaluate", children=STOPPED), WAITING, WAITING),
+    "a program of others with a stopped process beside": (replace(ASLEEP, children=STOPPED), ASLEEP, ASLEEP),
+    "all in an all-to-all of uneven sizes": (
+        in_call(119, "nccl:all_to_all"),
+        in_call(119, "nccl:all_to_all", sizes="[[3]]"),
+        in_call(119, "nccl:all_to_all"),
+    ),
+    "a service outside of the run that does not answer": (
+        replace(ASLEEP, cpu_s=0.4, connections=(Connection("10.0.0.1", 5, "192.0.2.7", 443, 400, 0, 6),)),
+        replace(ASLEEP, connections=(Connection("10.0.0.2", 5, "10.0.0.1", 6, 0, 0, 0),)),
+    ),
     "stopped at one of two looks only": (at("step", state="T", was="S"), in_call(5), in_call(5), in_call(5)),
 }
 
