@@ -161,8 +161,8 @@ def loaded_in(runs: Sequence[RunResult]) -> list[str]:
     shares = sorted(max(share.values()) for share in by_run)
     reach = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares[0], shares[-1])))
     counted = f", in {len(by_run)} of {len(runs)} runs" if len(runs) > 1 else ""
-    most = busiest(run.use for run in runs)
-    return [f"other processes used {reach} of the processors of {fold(sorted(set().union(*by_run)))}{most}{counted}"]
+    hosts = sorted(set().union(*by_run))
+    return [f"other processes used {reach} of the processors of {fold(hosts)}{busiest([r.use for r in runs], hosts)}{counted}"]
 
 
 def on_host(host: str, runs: Sequence[RunResult]) -> list[RunResult]:

@@ -202,7 +202,7 @@ def _node_apart(run: _Blocks, members: Collection[int]) -> list[float]:
 def _named(excesses: Mapping[_Member, Excess], hosts: Mapping[int, str]) -> list[tuple[_Member, Excess]]:
     """Return the nodes and ranks that are certainly above the others and by what matters, the furthest first. A node with an
     excess of all its ranks stands for them."""
-    certain = {member for member, excess in excesses.items() if excess.low > 0 and excess.value >= WORTH and excess.in_all_runs}
+    certain = {member for member, excess in excesses.items() if excess.low > 0 and excess.value >= WORTH and excess.is_usual}
     nodes = [
         host
         for host in dict.fromkeys(hosts.values())
@@ -217,7 +217,7 @@ def _named(excesses: Mapping[_Member, Excess], hosts: Mapping[int, str]) -> list
 def _as_fraction(excess: Excess) -> Excess:
     """Return the excess of logarithms as that of their exponentials."""
     value, low, high = (math.expm1(min(number, _LARGEST)) for number in (excess.value, excess.low, excess.high))
-    return Excess(value, low, high, excess.in_all_runs)
+    return Excess(value, low, high, excess.is_usual)
 
 
 def _covered(member: _Member, named: Sequence[tuple[_Member, Excess]], hosts: Mapping[int, str]) -> bool:

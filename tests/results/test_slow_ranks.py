@@ -234,6 +234,12 @@ def test_what_all_nodes_have_alike_slows_none_of_them() -> None:
     busy = replace(use, nodes=tuple(replace(node, foreign_cores=4.0, held=0.5) for node in use.nodes))
     (slow,) = compared([replace(run, use=busy) for run in alike]).slow
     assert slow.cause == "unknown" and "processors" not in slow.words
+    monitor = Event(5.0, "process", gpu=0, pid=9, name="monitor", user="root")
+    watched = replace(use, nodes=tuple(replace(node, events=(monitor,)) for node in use.nodes))
+    assert compared([replace(run, use=watched) for run in alike]).slow[0].cause == "unknown"
+    alone = replace(use, nodes=tuple(replace(node, events=(monitor,) * (node.host == "node3")) for node in use.nodes))
+    (slow,) = compared([replace(run, use=alone) for run in alike]).slow
+    assert slow.cause == "others" and "monitor used a GPU of it too" in slow.words
 
 
 def test_clocks_that_are_lowered_on_all_nodes_alike_are_no_cause() -> None:

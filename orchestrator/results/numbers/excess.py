@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from orchestrator.results.numbers.t_distribution import student
+from orchestrator.results.numbers.t_distribution import fisher, student
 from orchestrator.results.numbers.throughput import mean
 
 __all__ = ["CERTAIN", "Excess", "excesses"]
@@ -27,6 +27,8 @@ CERTAIN = 0.99
 """How often none of the intervals of a group misses its true value."""
 _FEWEST_BLOCKS = 4
 _MOST_CARRIED = 0.9
+_UNLIKE = 0.05
+"""Chance of a scatter that is so much larger than that of the others, below which it is taken for the member's own."""
 _ROUNDING = 1e-9
 """Least uncertainty of a mean: differences of times that agree in all printed digits are not exact."""
 
@@ -35,12 +37,13 @@ Member = TypeVar("Member")
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """How far a member is above the others, and the interval of that; ``in_all_runs``: it is above them in each run."""
+    """How far a member is above the others, and the interval of that; ``is_usual``: it is above them in every run, but for one
+    in six."""
 
     value: float
     low: float
     high: float
-    in_all_runs: bool
+    is_usual: bool
 
 
 def excesses(differences: Mapping[Member, Sequence[Sequence[float]]]) -> dict[Member, Excess]:
@@ -54,7 +57,6 @@ def excesses(differences: Mapping[Member, Sequence[Sequence[float]]]) -> dict[Me
     carried = _carried([blocks for runs in differences.values() for blocks in runs])
     dependence = (1 + carried) / (1 - carried)
     between = {member: _scatter(of_runs) for member, of_runs in means.items()}
-    typical_between = mean(list(between.values()))
     chance = 1 - (1 - CERTAIN) / (2 * len(differences))
     by_member = {}
     for member, of_runs in means.items():
@@ -64,12 +66,25 @@ def excesses(differences: Mapping[Member, Sequence[Sequence[float]]]) -> dict[Me
         variance = spread * dependence / count
         half = student(max(1.0, freedom / dependence), chance) * math.sqrt(variance)
         if runs > 1:
-            of_all = max(1, len(differences) - 1) * (runs - 1)
-            variance = max(typical_between, between[member]) / runs
-            half = max(half, student(of_all, chance) * math.sqrt(variance))
+            half = max(half, _of_runs(member, between, runs, chance))
         value, half = mean(of_runs), max(half, _ROUNDING)
-        by_member[member] = Excess(value, value - half, value + half, min(of_runs) > 0)
+        by_member[member] = Excess(value, value - half, value + half, sum(of_run <= 0 for of_run in of_runs) <= runs // 6)
     return by_member
+
+
+def _of_runs(member: Member, between: Mapping[Member, float], runs: int, chance: float) -> float:
+    """Return half of the interval that the scatter of whole runs allows a mean. ``between``: that of each member, a variance.
+
+    Members are taken to scatter alike, which makes two or three runs enough, unless a member certainly scatters more.
+    """
+    of_all = max(1, len(between) - 1) * (runs - 1)
+    own, others = between[member], [scatter for other, scatter in between.items() if other != member]
+    half = student(of_all, chance) * math.sqrt(max(mean(list(between.values())), own) / runs)
+    usual = mean(others) if others else own
+    if own > usual and (not usual or fisher(own / usual, runs - 1, len(others) * (runs - 1)) < _UNLIKE):
+        # Few members are unlike the others, so that this level is not shared by all of them.
+        half = max(half, student(runs - 1, (1 + CERTAIN) / 2) * math.sqrt(own / runs))
+    return half
 
 
 def _scatter(values: Sequence[float]) -> float:

@@ -77,9 +77,12 @@ def _held(pairs: _Pairs) -> list[str]:
 
 
 def _strangers(pairs: _Pairs) -> list[str]:
-    """Return the names of processes that are not of the run on its GPUs."""
-    names = dict.fromkeys(event.name or "a process" for node, _ in pairs for event in node.events if event.kind == "process")
-    return [f"{name} used a GPU of it too" for name in names][:4]
+    """Return the names of processes that are not of the run on its GPUs, without those that the others' GPUs have too."""
+    own, others = (
+        dict.fromkeys(event.name or "a process" for node in nodes for event in node.events if event.kind == "process")
+        for nodes in ([node for node, _ in pairs], [node for _, rest in pairs for node in rest])
+    )
+    return [f"{name} used a GPU of it too" for name in own if name not in others][:4]
 
 
 def _of_devices(pairs: _Pairs) -> list[str]:
@@ -144,4 +147,4 @@ def _beside(figure: float | None, form: str) -> str:
 
 def _busiest(host: str, uses: Sequence[RunUse | None]) -> str:
     """Return which of the processes on a node that are not of the run took most; empty if none is known."""
-    return busiest(RunUse(use.seconds, tuple(node for node in use.nodes if node.host == host)) for use in uses if use)
+    return busiest(uses, [host])

@@ -6,7 +6,7 @@ which takes their shares of the window, and the names of what ran, from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.inventory import fold
@@ -45,12 +45,11 @@ def lowered_by_host(use: RunUse | None) -> dict[str, dict[str, float]]:
     return shares
 
 
-def busiest(uses: Iterable[RunUse | None]) -> str:
-    """Return which process that is not of a run used the processors most: `` (most of it python of bob)``; empty if none is
-    known."""
-    events = [
-        event for use in uses if use for node in use.nodes for event in node.events if event.kind == "busy" and event.cores
-    ]
+def busiest(uses: Iterable[RunUse | None], hosts: Collection[str]) -> str:
+    """Return which process that is not of a run used the processors of hosts most, as ``, most of it by python of bob``; empty
+    if none is known."""
+    nodes = [node for use in uses if use for node in use.nodes if node.host in hosts]
+    events = [event for node in nodes for event in node.events if event.kind == "busy" and event.cores]
     if not events:
         return ""
     worst = max(events, key=lambda event: event.cores or 0.0)
@@ -154,7 +153,12 @@ def _less_power(uses: Sequence[RunUse]) -> list[_Doubt]:
         powers = {node.host: node.power_w for node in use.nodes if node.power_w is not None}
         for host, less in drawing_less(powers).items():
             nodes.setdefault(host, []).append(less)
-        of_gpus = {f"{place}\0{node.host}": gpu.power_w for node in use.nodes for place, gpu in enumerate(node.gpus)}
+        of_gpus = {
+            f"{place}\0{node.host}": gpu.power_w
+            for node in use.nodes
+            for place, gpu in enumerate(node.gpus)
+            if not gpu.shared  # the power of an instance is that of the whole GPU
+        }
         alike = len({gpu.name for node in use.nodes for gpu in node.gpus}) == 1
         for name, less in drawing_less({key: watts for key, watts in of_gpus.items() if watts} if alike else {}).items():
             gpus.setdefault(name, []).append(less)

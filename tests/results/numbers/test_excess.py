@@ -58,7 +58,26 @@ def test_a_planted_excess_lies_in_its_interval_and_no_other_rank_is_above(runs: 
 def test_an_excess_of_one_run_of_three_is_not_one_of_all() -> None:
     quiet = [0.001 * (-1) ** block for block in range(BLOCKS)]
     found = excesses({0: [[0.3] * BLOCKS, quiet, quiet], 1: [quiet] * 3, 2: [quiet] * 3})
-    assert found[0].low < 0 < found[0].value and not found[0].in_all_runs
+    assert found[0].low < 0 < found[0].value and not found[0].is_usual
+
+
+@pytest.mark.parametrize(("below", "is_usual"), [(1, True), (2, False)])
+def test_one_run_in_six_may_be_an_exception(below: int, is_usual: bool) -> None:
+    levels = [-0.01] * below + [0.1 + 0.01 * number for number in range(7 - below)]
+    found = excesses({0: [[level] * BLOCKS for level in levels], 1: [[0.0] * BLOCKS] * 7, 2: [[0.0] * BLOCKS] * 7})
+    assert found[0].is_usual == is_usual
+
+
+@pytest.mark.parametrize("runs", [3, 5])
+def test_a_rank_that_scatters_far_more_than_the_others_has_an_interval_of_its_own(runs: int) -> None:
+    chance = random.Random(7)
+    above = 0
+    for _ in range(400):
+        levels = [[chance.gauss(0, 0.1 if rank == 7 else 0.002) for rank in range(8)] for _ in range(runs)]
+        apart = [[own - sorted(run[:rank] + run[rank + 1 :])[3] for rank, own in enumerate(run)] for run in levels]
+        found = excesses({rank: [[run[rank] + chance.gauss(0, 0.002) for _ in range(8)] for run in apart] for rank in range(8)})
+        above += found[7].low > 0
+    assert above / 400 <= 2 * (1 - CERTAIN)
 
 
 def test_values_without_any_scatter_have_an_interval_that_is_not_a_point() -> None:

@@ -1,4 +1,4 @@
-"""Student's t against SciPy's, at few and many degrees of freedom, whole or not, and far into its tails."""
+"""Student's t and Fisher's F against SciPy's, at few and many degrees of freedom, whole or not, and far into its tails."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import stdtr, stdtrit
+from scipy.special import fdtrc, stdtr, stdtrit
 
-from orchestrator.results.numbers.t_distribution import probability, student
+from orchestrator.results.numbers.t_distribution import fisher, probability, student
 
 FREEDOM = st.one_of(st.integers(1, 3000).map(float), st.floats(1, 2000))
 CHANCE = st.one_of(st.floats(1e-12, 0.5), st.floats(1e-12, 0.5).map(lambda tail: 1 - tail))
@@ -30,3 +30,8 @@ def test_quantiles_end_at_infinity_and_are_symmetric() -> None:
     assert (student(3, 1.0), student(3, 0.0), student(3, 0.5)) == (math.inf, -math.inf, 0.0)
     assert student(7.5, 0.125) == -student(7.5, 0.875)
     assert student(math.inf, 0.975) == pytest.approx(1.959963985)
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1, 400), st.floats(1, 400))
+def test_how_often_a_ratio_of_variances_is_exceeded_is_scipys(ratio: float, above: float, below: float) -> None:
+    assert fisher(ratio, above, below) == pytest.approx(float(fdtrc(above, below, ratio)), rel=1e-9, abs=1e-12)

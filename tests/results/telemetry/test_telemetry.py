@@ -157,11 +157,12 @@ def test_counters_of_the_whole_run_do_not_speak_of_a_window_that_was_sampled(ben
 def test_load_by_others_is_told_with_who_used_most(bench: BenchDir) -> None:
     busy = {"event": "busy", "pid": 7, "name": "make", "user": "bob", "cores": 3.5}
     run = sampled(bench, lambda node: {}, events={1: [{**busy, "t": 903.0}, {**busy, "t": 904.0, "name": "vi", "cores": 0.6}]})
-    assert busiest([run.use]) == ", most of it by make of bob"
+    assert busiest([run.use], ["node1", "node2"]) == ", most of it by make of bob"
     assert loaded_in([replace(run, loaded={"node2": 0.44})]) == [
         "other processes used 44% of the processors of node2, most of it by make of bob"
     ]
-    assert busiest([None]) == ""
+    assert loaded_in([replace(run, loaded={"node1": 0.44})]) == ["other processes used 44% of the processors of node1"]
+    assert busiest([None], ["node1"]) == ""
 
 
 def test_what_failed_or_used_a_gpu_is_a_doubt_with_its_node_and_how_often(bench: BenchDir) -> None:
@@ -215,6 +216,9 @@ def test_a_node_that_draws_less_is_said_once_and_a_single_gpu_by_its_place(bench
 def test_a_gpu_that_draws_less_is_named(bench: BenchDir) -> None:
     run = sampled(bench, lambda node: gpus(2, lambda gpu, at: 540.0 if node and gpu else 640.0 + gpu))
     assert doubts_from([run.use]) == ["GPU 1 of node2 draws 16% less than the others: 540 W, they 640 W"]
+    assert run.use
+    instances = [replace(node, gpus=tuple(replace(gpu, shared=True) for gpu in node.gpus)) for node in run.use.nodes]
+    assert doubts_from([replace(run.use, nodes=tuple(instances))]) == []
 
 
 def test_processors_that_a_limit_or_a_hypervisor_keeps_are_a_doubt_about_their_node(bench: BenchDir) -> None:
