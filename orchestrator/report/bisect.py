@@ -70,7 +70,7 @@ def _line(row: Tried, result: Bisected) -> str:
 
 
 def _explained(result: Bisected) -> str:
-    named = result.causes or result.doubtful
+    named = result.causes + result.doubtful  # the share is that of all of them
     together = " together" if len(named) > 1 else ""
     verb = "explain" if len(named) > 1 else "explains"
     if result.share is None:

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,9 @@ def test_two_that_only_work_together_are_proven_together(tmp_path: Path) -> None
     assert (kinds, found.verdict, found.causes) == ([], "explained", ("compute_ms=25.0", "NCCL_ALGO=Tree"))
     assert answer(found).startswith("compute_ms=25.0 and NCCL_ALGO=Tree together explain ")
     assert abs(found.alone["compute_ms=25.0"].value) < 0.1
+    unsure = replace(found, causes=found.causes[:1], doubtful=found.causes[1:])
+    assert answer(unsure) == answer(found), "the share is that of both, whatever is certain of one"
+    assert "that NCCL_ALGO=Tree takes part is not certain" in left_open(unsure)
 
 
 def test_hosts_are_a_difference_like_any_other(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Bisected:
-    """The result. ``verdict``: ``explained`` if it is certain that the ``causes`` explain more than half of the change,
-    ``part`` if they certainly explain some of it, ``unproven``, ``gone`` if the change was not seen again, ``failed`` if A or B
+    """The result. ``verdict``: ``explained`` if it is certain that the verified set explains more than half of the change,
+    ``part`` if it certainly explains some of it, ``unproven``, ``gone`` if the change was not seen again, ``failed`` if A or B
     has no number, or ``unfinished``.
 
     ``causes`` are settings of B of which it is certain that they take part, ``doubtful`` others of the verified set. ``share``

@@ -158,25 +158,25 @@ def _variables(
     """Note the variables of the two sides, of hosts and of specs, that differ; a spec's value wins over that of a host."""
     effective = [_effective(side) for side in (first, second)]
     for name in dict.fromkeys([*effective[0], *effective[1]]):
-        values = [sorted(map(str, of_side.get(name, {None}))) for of_side in effective]
-        if values[0] == values[1]:
+        of_sides = [of_side.get(name, {None}) for of_side in effective]
+        if of_sides[0] == of_sides[1]:
             continue
-        texts = ["not set" if value == ["None"] else ", ".join(value) for value in values]
-        if why := _why_not(name, values, inventory, hosts):
+        texts = [", ".join(sorted("not set" if value is None else str(value) for value in own)) for own in of_sides]
+        if why := _why_not(name, of_sides, inventory, hosts):
             shown = ["(secret)"] * 2 if "secret" in why else texts
             fixed.append(Fixed(f"env.{name}", shown[0], shown[1], why))
             continue
-        before, after = (None if value == ["None"] else value[0] for value in values)
+        before, after = (None if own == {None} else text for own, text in zip(of_sides, texts, strict=True))
         changed.append(Difference(f"env.{name}", before, after))
 
 
-def _why_not(name: str, values: Sequence[Sequence[str]], inventory: Inventory, hosts: Sequence[Host]) -> str:
-    """Return why a run cannot have a variable either way; empty if it can."""
-    if inventory.is_secret(name) or any(text.startswith(SHOWN) for value in values for text in value):
+def _why_not(name: str, of_sides: Sequence[set[Any]], inventory: Inventory, hosts: Sequence[Host]) -> str:
+    """Return why a run cannot have a variable either way; empty if it can. ``of_sides``: its values on the hosts of each."""
+    if inventory.is_secret(name) or any(str(value).startswith(SHOWN) for own in of_sides for value in own):
         return "its value is secret"
-    if any(len(value) > 1 for value in values):
+    if any(len(own) > 1 for own in of_sides):
         return "it is not the same on all hosts of a side"
-    if ["None"] in values and (by := [host.name for host in hosts if name in host.env]):
+    if {None} in of_sides and (by := [host.name for host in hosts if name in host.env]):
         return f"the inventory sets it on {', '.join(by)} today, and a run cannot take it away"
     try:
         check_variable(name, "")

@@ -108,6 +108,10 @@ def test_variables_count_as_they_were_in_effect_and_what_no_run_can_change_is_sa
     assert [(one["name"], one["before"], one["why"]) for one in found["fixed"]] == [
         ("env.TOKEN", "(secret)", "its value is secret")
     ]
+    made("d", 0.6, env={"HELD": "1", "TOKEN": "sha256 1", "ONCE": "None"})
+    assert [(one["name"], one["before"], one["after"]) for one in dry(project, "b", "d")["differences"]][1:] == [
+        ("env.ONCE", None, "None")
+    ]
     made("c", 0.6, env={"TOKEN": "sha256 1", "ONCE": "x"})
     done = project.orch("bisect", "a", "c")
     assert done.returncode == 2 and "the inventory sets it on node1, node2 today" in done.stderr
