@@ -46,11 +46,12 @@ def without(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
     >>> without([(0, 10)], [(2, 3), (8, 12)])
     [(0, 2), (3, 8)]
     """
-    rest = []
+    rest, place = [], 0
     for begin, end in first:
-        for other_begin, other_end in second:
-            if other_end <= begin:
-                continue
+        while place < len(second) and second[place][1] <= begin:
+            place += 1
+        for number in range(place, len(second)):
+            other_begin, other_end = second[number]
             if other_begin >= end:
                 break
             if other_begin > begin:

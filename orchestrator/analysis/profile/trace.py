@@ -22,7 +22,7 @@ __all__ = ["Operator", "Recorded", "Trace", "recorded"]
 _MOST_BYTES, _MOST_EVENTS = 128 << 20, 1_000_000
 _STEP = re.compile(r"orch step [0-9]{1,9}", re.ASCII)
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-_COMMUNICATION = ("c10d::", "torch.distributed", "gloo:", "nccl:", "record_param_comms")
+_COMMUNICATION = ("c10d::", "_c10d_functional", "c10d_functional", "torch.distributed", "gloo:", "nccl:", "record_param_comms")
 """How the names of operators begin that communicate, start communication or wait for it."""
 _TOP, _LONGEST_NAME = 10, 120
 _LATEST_US = 1e18
@@ -94,14 +94,14 @@ def recorded(data: bytes, rank: int, host: str) -> Recorded:
         raise _unusable("expected steps that last longer than 0")
     if kernels:
         sends = [event for event in kernels if event.name.lower().startswith("nccl")]
-        computes = [event for event in kernels if not event.name.lower().startswith("nccl")]
+        computes = [event.span for event in kernels if not event.name.lower().startswith("nccl")]
         counted = [(event, event.span[1] - event.span[0]) for event in kernels]
     else:
         sends = [event for event in events if event.name.startswith("gloo:")]
         operators = [event for event in events if event.category == "cpu_op"]
-        computes = [event for event in operators if not event.name.startswith(_COMMUNICATION)]
+        computes = _computing(operators)
         counted = list(_own_times(operators))
-    communication, computing = (common(united(event.span for event in part), window) for part in (sends, computes))
+    communication, computing = (common(united(part), window) for part in ([event.span for event in sends], computes))
     busy, sending = length(united([*communication, *computing])), length(communication)
     exposed = without(communication, computing)
     trace = Trace(
@@ -151,6 +151,15 @@ def _events(document: Any) -> Iterator[_Event]:
 
 def _time(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and 0 <= value < _LATEST_US else None
+
+
+def _computing(operators: Iterable[_Event]) -> list[Span]:
+    """Return the spans in which an operator computes: without those in which one that it calls starts communication or waits
+    for it, on the same thread."""
+    by_thread: dict[str, tuple[list[Span], list[Span]]] = defaultdict(lambda: ([], []))
+    for event in operators:
+        by_thread[event.thread][event.name.startswith(_COMMUNICATION)].append(event.span)
+    return [span for computes, waits in by_thread.values() for span in without(united(computes), united(waits))]
 
 
 def _own_times(events: Iterable[_Event]) -> Iterator[tuple[_Event, float]]:

@@ -53,6 +53,22 @@ def test_on_a_cpu_collectives_of_gloo_are_held_against_operators() -> None:
     )
 
 
+def test_a_wait_for_a_functional_collective_is_no_computing_of_the_operator_that_calls_it() -> None:
+    found = recorded(
+        packed(
+            *STEPS,
+            event("aten::add", "cpu_op", 20, 100),
+            event("_c10d_functional::wait_tensor", "cpu_op", 30, 90),
+            event("aten::mm", "cpu_op", 60, 70, thread=2),
+            event("gloo:all_reduce", "user_annotation", 30, 90, thread=3),
+        ),
+        rank=0,
+        host="node1",
+    ).trace
+    # Operators compute from 20 to 30, 60 to 70 and 90 to 100.
+    assert (found.communication, found.exposed, found.idle) == pytest.approx((60 / 200, 50 / 200, 120 / 200))
+
+
 def test_on_a_gpu_kernels_decide_and_those_after_the_last_annotation_belong_to_the_steps() -> None:
     found = recorded(
         packed(
