@@ -31,7 +31,7 @@ def update(
     seconds: list[torch.Tensor],
     gradients: list[torch.Tensor],
     copies: list[torch.Tensor],
-    decays: list[float],
+    kept: list[torch.Tensor],
     rate: float,
     divisor: torch.Tensor,
     first_bias: torch.Tensor,
@@ -40,9 +40,10 @@ def update(
     """Take a step in place; compiled, it computes in fp32 whatever the types.
 
     ``firsts``, ``seconds``: moments of gradients; ``divisor``: of the gradients; ``copies``: all values again in another type,
-    or empty; ``first_bias``: 1 - β1^t; ``second_bias``: sqrt(1 - β2^t).
+    or empty; ``kept``: what weight decay leaves of each value; ``first_bias``: 1 - β1^t; ``second_bias``: sqrt(1 - β2^t).
     """
     # In place and by lists, so that torch.compile makes one kernel of all: of results that are copied at the end it makes many.
+    # No list of numbers: for that it calls PyTorch's own kernel, which reads and writes all values once more.
     wide = [gradient.to(first.dtype) / divisor for gradient, first in zip(gradients, firsts)]
     torch._foreach_lerp_(firsts, wide, 1 - BETAS[0])
     torch._foreach_mul_(seconds, BETAS[1])
@@ -50,7 +51,7 @@ def update(
     roots = torch._foreach_sqrt(seconds)
     torch._foreach_div_(roots, second_bias)
     torch._foreach_add_(roots, EPSILON)
-    torch._foreach_mul_(values, [1 - rate * decay for decay in decays])
+    torch._foreach_mul_(values, kept)
     steps = torch._foreach_div(firsts, roots)
     torch._foreach_mul_(steps, -rate / first_bias)
     torch._foreach_add_(values, steps)
@@ -74,6 +75,9 @@ class Compiled:
         self.layers = layers
         self.rate = learning_rate
         self.moments = [[[torch.zeros_like(parameter.value) for parameter in layer] for _ in BETAS] for layer in layers]
+        self.kept = [
+            [torch.tensor(1 - learning_rate * parameter.decay, device=device) for parameter in layer] for layer in layers
+        ]
         self.count = torch.zeros((), device=device)
         self.update = torch.compile(update, dynamic=False)
 
@@ -83,11 +87,11 @@ class Compiled:
         self.count += 1
         biases = 1 - BETAS[0] ** self.count, (1 - BETAS[1] ** self.count).sqrt()
         start = 0
-        for layer, (firsts, seconds) in zip(self.layers, self.moments):
+        for layer, (firsts, seconds), kept in zip(self.layers, self.moments, self.kept):
             own, start = list(gradients[start : start + len(layer)]), start + len(layer)
-            values, decays = [parameter.value for parameter in layer], [parameter.decay for parameter in layer]
+            values = [parameter.value for parameter in layer]
             copies = [parameter.copy for parameter in layer if parameter.copy is not None]
-            self.update(values, firsts, seconds, own, copies, decays, self.rate, divisor, *biases)
+            self.update(values, firsts, seconds, own, copies, kept, self.rate, divisor, *biases)
 
 
 class Fused:

@@ -66,8 +66,8 @@ class Optimizer:
     ``layers``: the parameters of each layer, and those that are in no layer. ``clip``: largest norm of all gradients, 0 for
     any. ``scale``: initial loss scale, 0 without one. ``stages``: the group of ranks that have the other stages of this
     pipeline. ``copy``: a parameter that counts on another stage. ``masters``: values in fp32 of parameters that have a smaller
-    type; only with ``compiled``, which makes one kernel of the update of a layer, if no loss is scaled. ``compiled_norm``: the
-    same for the norm of the gradients, a few kernels for each layer.
+    type; only with ``compiled``, which makes a few kernels of the norm of a layer's gradients, and one of its update, unless
+    losses are scaled.
     """
 
     def __init__(
@@ -83,7 +83,6 @@ class Optimizer:
         copy: nn.Parameter | None = None,
         masters: Mapping[nn.Parameter, torch.Tensor] | None = None,
         compiled: bool = False,
-        compiled_norm: bool = False,
     ) -> None:
         parts = [
             [part_of(parameter, parameter is not copy, (masters or {}).get(parameter)) for parameter in layer]
@@ -102,7 +101,7 @@ class Optimizer:
                     own.setdefault(part.groups, []).append(number)
             for groups, counted in own.items():
                 self.groups[groups].append(counted)
-        self.squares = torch.compile(squares, dynamic=False) if compiled_norm else None
+        self.squares = torch.compile(squares, dynamic=False) if compiled else None
         # Matrices decay, norms and biases do not, as in GPT-3.
         rows = [
             [

@@ -98,7 +98,6 @@ def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torc
         copy=head.weight if decoder.has_copy else None,
         masters=masters,
         compiled=args.compile == "true",
-        compiled_norm=args.compile == "true" and args.clip_kernel == "compiled",
     )
     made = Learner(args, layout, decoder, model, optimizer)
     if stages is None:

@@ -96,8 +96,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--clip", type=float, default=1.0, help="largest norm of all gradients, 0: any")
-    kernel = "of the norm of all gradients; compiled: with --compile"
-    parser.add_argument("--clip-kernel", choices=["foreach", "compiled"], default="foreach", help=kernel)
     parser.add_argument("--loss-scale", type=float, default=4096.0, help="initial value with fp16; halved at each overflow")
     parser.add_argument("--dtype", choices=list(COMPUTE), default="bf16", help="type of matrix products")
     parser.add_argument("--weights", choices=["fp32", "bf16"], default="fp32", help="of parameters and optimizer")
