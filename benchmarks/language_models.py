@@ -108,6 +108,7 @@ def arguments(name: str, cell: Cell, asked: argparse.Namespace, steps: int) -> l
         values |= {"compile": str(compiled).lower(), "parallel": "auto" if asked.gpus == 1 else asked.parallel}
         values |= {"norm": "layer", "positions": "learned", "bias": "true", "max_positions": cell.seq_len} if gpt else {}
         values |= {} if gpt else {"norm": "rms", "positions": "rotary", "gated": "true"}
+        values["solo_steps"] = 0
     words = [word for key, value in values.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     return [*words, *shlex.split(getattr(asked, name))]
 

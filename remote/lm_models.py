@@ -172,6 +172,24 @@ class Block(nn.Module):
         return self.computed(x)
 
 
+class Output(nn.Module):
+    """What is after the layers: the last norm, the output layer, and the loss, ``loss(hidden, output layer, targets)``.
+
+    A module of its own, so that FSDP can gather its parameters, and reduce their gradients, while layers compute.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm = Norm(shape)
+        self.head = nn.Linear(shape.width, shape.rows, bias=False)
+        self.loss: Any = None  # see lm_loss.py
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the loss, or logits without ``targets``."""
+        x = self.norm(x)
+        return self.head(x) if targets is None else self.loss(x, self.head, targets)
+
+
 class Decoder(nn.Module):
     """A model, or those of its layers that one stage of a pipeline has.
 
@@ -189,10 +207,18 @@ class Decoder(nn.Module):
             self.embedding = nn.Embedding(shape.rows, shape.width) if first else None
             self.positions = nn.Embedding(max(shape.max_positions, seq_len), shape.width) if learned else None
             self.blocks = nn.ModuleDict({str(number): Block(shape, arithmetic.recomputation) for number in numbers})
-            self.norm = Norm(shape) if last else None
-            self.head = nn.Linear(shape.width, shape.rows, bias=False) if last else None
-        self.loss: Any = None  # (hidden, output layer, targets) -> loss, see lm_loss.py; without it the output is logits
+            self.output = Output(shape) if last else None
         self.tie()
+
+    @property
+    def head(self) -> nn.Linear | None:
+        """The output layer, if it is here."""
+        return None if self.output is None else self.output.head
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the output layer here is the embedding table here."""
+        return self.shape.tied and self.output is not None and self.embedding is not None
 
     @property
     def has_copy(self) -> bool:
@@ -201,14 +227,14 @@ class Decoder(nn.Module):
 
     def tie(self) -> None:
         """Make the output layer the embedding table, if the shape says so and both are here. Again after sharding."""
-        if self.shape.tied and self.head is not None and self.embedding is not None:
-            self.head.weight = self.embedding.weight
+        if self.has_table:
+            self.output.head.weight = self.embedding.weight
 
     def outer(self) -> dict[str, nn.Module]:
         """Return the parts that are no layers, by name."""
-        parts = {"embedding": self.embedding, "positions": self.positions, "norm": self.norm}
-        if not (self.shape.tied and self.embedding is not None):
-            parts["head"] = self.head
+        parts = {"embedding": self.embedding, "positions": self.positions}
+        if self.output is not None:
+            parts |= {"norm": self.output.norm} | ({} if self.has_table else {"head": self.output.head})
         return {name: part for name, part in parts.items() if part is not None}
 
     def own_parameters(self) -> int:
@@ -238,10 +264,7 @@ class Decoder(nn.Module):
                 x = self.embedded(x)
             for block in self.blocks.values():
                 x = block(x)
-            if self.norm is None or self.head is None:
-                return x
-            x = self.norm(x)
-            return self.head(x) if targets is None else self.loss(x, self.head, targets)
+            return x if self.output is None else self.output(x, targets)
 
 
 # --- memory and initial values --------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def split_vocabulary(decoder: Decoder, mesh: DeviceMesh) -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
-    names = {"embedding": RowwiseParallel(input_layouts=Replicate()), "head": head}
+    names = {"embedding": RowwiseParallel(input_layouts=Replicate()), "output.head": head}
     # A stage of a pipeline may have neither.
     parallelize_module(decoder, mesh, {name: how for name, how in names.items() if _has(decoder, name)})
     if decoder.embedding is not None:
@@ -187,6 +187,8 @@ def placed(
     if split == "whole":
         decoder.compile(**compiling(args))
     if shard:
+        for part in units(decoder)[len(numbers) :]:
+            shard(part, reshard_after_forward=False)
         shard(decoder, reshard_after_forward=False)
         gather_ahead(decoder, args.prefetch)
     return _replica(args, decoder, mesh, device) if layout.kind == "ddp" else decoder, masters
@@ -235,24 +237,31 @@ def compile_ends(decoder: Decoder, options: dict[str, Any]) -> None:
     if decoder.positions is not None:
         own: Any = decoder
         own.embedded = torch.compile(decoder.embedded, **options)
-    if decoder.norm is not None:
-        decoder.norm.compile(**options)
+    if decoder.output is not None:
+        decoder.output.norm.compile(**options)
+
+
+def units(decoder: Decoder) -> list[Any]:
+    """Return what FSDP gathers and reduces one after the other: layers, and what is after them unless it shares the embedding
+    table. The rest is gathered with the first call, before anything is computed, and reduced at the end, after everything."""
+    after = [] if decoder.output is None or decoder.has_table else [decoder.output]
+    return [*decoder.blocks.values(), *after]
 
 
 def gather_ahead(decoder: Decoder, layers: int) -> None:
     """Have FSDP gather the parameters of ``layers`` layers while another one before them computes, in either direction.
 
     With 0, the order is FSDP's own: in the forward pass a layer is gathered once the host gets there, and in the backward pass
-    one ahead. The parts that are no layers are gathered with the first call.
+    one ahead.
     """
-    units: list[Any] = list(decoder.blocks.values())
-    for place, unit in enumerate(units if layers else ()):
-        unit.set_modules_to_forward_prefetch(units[place + 1 : place + 1 + layers])
-        unit.set_modules_to_backward_prefetch(units[max(0, place - layers) : place][::-1])
+    parts = units(decoder)
+    for place, part in enumerate(parts if layers else ()):
+        part.set_modules_to_forward_prefetch(parts[place + 1 : place + 1 + layers])
+        part.set_modules_to_backward_prefetch(parts[max(0, place - layers) : place][::-1])
     if layers:
         whole: Any = decoder
-        whole.set_modules_to_forward_prefetch(units[:layers])
-        whole.set_modules_to_backward_prefetch(units[: -layers - 1 : -1])
+        whole.set_modules_to_forward_prefetch(parts[:layers])
+        whole.set_modules_to_backward_prefetch(parts[: -layers - 1 : -1])
 
 
 def _sharding(args: argparse.Namespace, decoder: Decoder, layout: Layout, mesh: DeviceMesh) -> Any:

@@ -81,7 +81,8 @@ def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torc
     split = layout.tensor > 1
     share = 1 / args.accumulation
     options = compiling(args) if args.compile == "true" else None
-    decoder.loss = loss_over_ranks(share) if split else loss_function(args.loss_chunks, options, share)
+    if decoder.output is not None:
+        decoder.output.loss = loss_over_ranks(share) if split else loss_function(args.loss_chunks, options, share)
     model, masters = placed(args, decoder, layout, mesh, device)
     stages = mesh.get_group("pipeline") if layout.pipeline > 1 else None
     head: Any = decoder.head

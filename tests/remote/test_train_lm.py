@@ -235,6 +235,17 @@ SENT: dict[str, list[list[Any]] | None] = {
     "pipeline": None,
 }
 """What a step of gpt-tiny sends in fp32: collective, bytes, number of ranks, distance from one to the next."""
+TABLE, LLAMA_LAYER, LLAMA_OUTPUT = 4 * 512 * 64, 4 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 192 * 64 + 2 * 64), 4 * (512 * 64 + 64)
+SENT_OF_LLAMA = {
+    "fsdp": [
+        *(["all_gather", size, 2, 1] for size in (TABLE, LLAMA_LAYER, LLAMA_LAYER, LLAMA_OUTPUT)),
+        ["reduce_scatter", LLAMA_OUTPUT, 2, 1],
+        ["all_gather", LLAMA_LAYER, 2, 1],
+        *(["reduce_scatter", size, 2, 1] for size in (LLAMA_LAYER, LLAMA_LAYER, TABLE)),
+        *(NORM, LOSS_OF_TWO),
+    ]
+}
+"""The same of llama-tiny, whose output layer is gathered, and its gradient reduced, while layers compute."""
 
 
 @pytest.mark.parametrize(("model", "how"), [*(("gpt-tiny", how) for how in SPREAD), *(("llama-tiny", how) for how in OF_LLAMA)])
@@ -244,8 +255,9 @@ def test_a_spread_model_trains_as_on_one_device(alone: Any, model: str, how: str
     same(alone(model), got)
     assert len(got[1]["memory_bytes"]) == nproc
     assert got[1]["parameters"] == MODELS[model]["parameters"]
-    if model == "gpt-tiny" and how in SENT:
-        sends(got[1], SENT[how])
+    sent = SENT if model == "gpt-tiny" else SENT_OF_LLAMA
+    if how in sent:
+        sends(got[1], sent[how])
 
 
 def sends(facts: dict[str, Any], expected: list[list[Any]] | None) -> None:
