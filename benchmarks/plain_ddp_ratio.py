@@ -8,7 +8,8 @@
 Needs PyTorch and nothing else. Both run under torchrun with the same type, batch size per GPU and steps; a mode says how. They
 alternate, because a warm GPU is slower than an idle one. The output has medians in images/s of all GPUs together, the ratio of
 ours (orch's trainer) to plain with its minimum and maximum over all rounds, and the efficiency of each if one GPU was measured.
-A run whose loss did not fall ends the benchmark. In the mode `best`, each side has all that it offers.
+A run whose loss did not fall ends the benchmark, and so does a plain script compiled in pieces. In the mode `best`, each side
+has all that it offers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS = {"plain": HERE / "plain_ddp.py", "ours": HERE.parent / "remote" / "train_pytorch.py"}
 STEP = re.compile(r"^orch step=(\d+) .*?step_time_s=([0-9.]+) samples=(\d+) loss=(\S+)", re.M)
 PLAIN = re.compile(r"^images/s: ([0-9.]+)$", re.M)
+GRAPHS = re.compile(r"^compiled graphs: ([0-9]+)$", re.M)
 MODES = {
     "eager": ("", "--compile none"),
     "compiled": ("--compile", "--compile default"),
@@ -87,6 +89,8 @@ def speed(name: str, mode: str, gpus: int, asked: argparse.Namespace) -> float:
     if done.returncode:
         sys.exit(f"{name}, {mode}, on {gpus}: exit status {done.returncode}\n{done.stderr[-2000:]}")
     if name == "plain":
+        if (graphs := max(map(int, GRAPHS.findall(done.stdout)), default=0)) > 1:
+            sys.exit(f"{name}, {mode}, on {gpus}: expected one compiled graph, got {graphs}: as such it is no peer")
         return float(PLAIN.findall(done.stdout)[0])
     steps = [(int(at), float(took), int(samples), float(loss)) for at, took, samples, loss in STEP.findall(done.stdout)]
     losses = [loss for at, _, _, loss in steps if at > 0]

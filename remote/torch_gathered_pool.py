@@ -1,10 +1,11 @@
-"""Max pooling of ResNet's stem, rewritten for torch.compile: `GatheredPool`, off unless --max-pool gathered enables it.
+"""Max pooling of ResNet's stem, rewritten for torch.compile: `GatheredPool`, with --compile on a GPU.
 
 It replaces torch.nn.MaxPool2d(3, 2, 1), so it is verified against that before a run.
 """
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import torch
@@ -68,8 +69,22 @@ class GatheredPool(nn.Module):
         return Gather.apply(pixels)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def refuse_pool(device: torch.device) -> None:
-    """Raise SystemExit if `GatheredPool` compiled by this PyTorch differs from its own pooling."""
+def chosen_pool(args: argparse.Namespace, device: torch.device) -> str:
+    """Return which pooling ``--max-pool`` means here: gathered or torch.
+
+    Raises SystemExit if gathered was asked for and this PyTorch compiles it to something else than its own pooling.
+    """
+    gathers = args.compile == "true" and args.model == "resnet50" and device.type == "cuda"
+    if args.max_pool == "torch" or (args.max_pool == "auto" and not gathers):
+        return "torch"
+    why = difference(device)
+    if why and args.max_pool == "gathered":
+        raise SystemExit(f"--max-pool: expected torch with PyTorch {torch.__version__}, got gathered: {why}")
+    return "torch" if why else "gathered"
+
+
+def difference(device: torch.device) -> str:
+    """Return how `GatheredPool`, compiled by this PyTorch, differs from its own pooling, or an empty text."""
     torch.manual_seed(0)
     images = torch.randn(2, 8, 9, 8, device=device).relu().contiguous(memory_format=torch.channels_last)
     results = []
@@ -79,8 +94,6 @@ def refuse_pool(device: torch.device) -> None:
             most = pool(pixels)
             most.square().sum().backward()
             results.append((most.detach(), pixels.grad))
-        why = "" if all(map(torch.allclose, *results)) else "its gradient differs from torch's"
     except RuntimeError as error:  # the base of torch._dynamo's errors
-        why = str(error).strip().split("\n")[0][:200]
-    if why:
-        raise SystemExit(f"--max-pool: expected torch with PyTorch {torch.__version__}, got gathered: {why}")
+        return str(error).strip().split("\n")[0][:200] or type(error).__name__
+    return "" if all(map(torch.allclose, *results)) else "its gradient differs from torch's"

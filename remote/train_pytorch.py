@@ -47,7 +47,7 @@ from rank_parts import RankParts
 from torch import nn
 from torch_batch_search import searched
 from torch_clock import DeviceClock
-from torch_gathered_pool import refuse_pool
+from torch_gathered_pool import chosen_pool
 from torch_images import batches
 from torch_models import COMPILE_OPTIONS, HALF_TYPES, MODELS, channels_last
 from torch_packed import buckets
@@ -83,7 +83,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **trainer.SWITCH)
     parser.add_argument("--compile-level", choices=list(COMPILE_OPTIONS), default="default", help="search of --compile")
     parser.add_argument("--compile-split", choices=["stages", "whole", "buckets"], default="stages", help="graphs of --compile")
-    parser.add_argument("--max-pool", choices=["torch", "gathered"], default="torch", help="kernel of the stem with --compile")
+    pools = ["auto", "torch", "gathered"]
+    parser.add_argument("--max-pool", choices=pools, default="auto", help="of the stem; gathered: with --compile")
     parser.add_argument("--cuda-graphs", default="false", help="replay each step as one CUDA graph", **trainer.SWITCH)
     parser.add_argument("--optimizer", choices=["auto", "fused", "foreach", "plain"], default="auto", help="kernels of SGD")
     parser.add_argument("--cudnn-benchmark", default="true", help="let cuDNN search for the fastest kernels", **trainer.SWITCH)
@@ -121,7 +122,7 @@ def unusable(args: argparse.Namespace) -> str:
     if args.compile == "true" and not hasattr(torch, "compile"):
         return f"--compile: expected PyTorch 2.0 or newer, got {torch.__version__}"
     if args.max_pool == "gathered" and (args.compile == "false" or args.model != "resnet50"):
-        return "--max-pool: expected torch, except for resnet50 with --compile, got gathered"
+        return "--max-pool: expected auto or torch, except for resnet50 with --compile, got gathered"
     if not 0 <= args.warmup_steps < args.steps:
         return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
     for name in ("solo_steps", "find_batch_size", "cudnn_benchmark_limit"):
@@ -168,8 +169,6 @@ def refuse(args: argparse.Namespace, device: torch.device) -> None:
         raise SystemExit(
             f"--optimizer: expected fused with --cuda-graphs and fp16, got {kind}: it waits for the overflow check"
         )
-    if args.max_pool == "gathered":
-        refuse_pool(device)
     half = HALF_TYPES.get(args.dtype)
     if half is None:
         return
@@ -260,6 +259,7 @@ def main() -> None:
     me = identity()
     device = claim_device(args, me.local_rank)
     refuse(args, device)
+    args.max_pool = chosen_pool(args, device)
     world = join(args, me, device)
     facts = searched(args, me, device)
     # A capture works neither on the default stream nor with parameters made there.

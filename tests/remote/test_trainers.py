@@ -414,10 +414,10 @@ def test_models_take_images_of_any_size_from_32(trainer: ModuleType, model: str,
         ({"solo_steps": -1}, "--solo-steps: expected 0 or more, got -1"),
         ({"cudnn_benchmark_limit": -1}, "--cudnn-benchmark-limit: expected 0 or more, got -1"),
         ({"find_batch_size": 64}, "--find-batch-size: expected 0 on cpu, got 64: without memory the system kills the process"),
-        ({"max_pool": "gathered"}, "--max-pool: expected torch, except for resnet50 with --compile, got gathered"),
+        ({"max_pool": "gathered"}, "--max-pool: expected auto or torch, except for resnet50 with --compile, got gathered"),
         (
             {"max_pool": "gathered", "compile": "true", "model": "vgg16"},
-            "--max-pool: expected torch, except for resnet50 with --compile, got gathered",
+            "--max-pool: expected auto or torch, except for resnet50 with --compile, got gathered",
         ),
         ({"cuda_graphs": "true"}, "--cuda-graphs: expected cuda and nccl, got cpu and auto"),
         ({"reduce": "packed", "compress": "fp16"}, "--compress: expected none with --reduce packed, got fp16"),
@@ -635,7 +635,10 @@ def test_pooling_that_is_compiled_to_something_else_is_refused(trainer: ModuleTy
     if not shutil.which("g++"):
         pytest.skip("torch.compile needs a C++ compiler on a CPU")
     torch._dynamo.reset()
-    trainer.refuse_pool(torch.device("cpu"))
+    cpu = torch.device("cpu")
+    asked = argparse.Namespace(compile="true", model="resnet50", max_pool="gathered")
+    assert trainer.chosen_pool(asked, cpu) == "gathered"
+    assert trainer.chosen_pool(argparse.Namespace(**vars(asked) | {"max_pool": "auto"}), cpu) == "torch"
     for change, why in (
         (lambda ctx, gradient: torch.zeros(2, 8, 9, 8), "its gradient differs from torch's"),
         (lambda ctx, gradient: [].pop(), "[A-Z]"),
@@ -643,7 +646,7 @@ def test_pooling_that_is_compiled_to_something_else_is_refused(trainer: ModuleTy
         torch._dynamo.reset()
         monkeypatch.setattr(neighbour("torch_gathered_pool").Gather, "backward", staticmethod(change))
         with pytest.raises(SystemExit, match=f"--max-pool: expected torch with PyTorch .*, got gathered: .*{why}"):
-            trainer.refuse_pool(torch.device("cpu"))
+            trainer.chosen_pool(asked, cpu)
 
 
 @pytest.mark.parametrize(("asked_for", "kind"), [("auto", "fused"), ("foreach", "foreach"), ("plain", "plain")])
