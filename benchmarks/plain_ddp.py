@@ -7,10 +7,11 @@ fused SGD, gradients that live in DDP's buckets, a static graph unless compiled,
 that waits for the device; one rank trains without DDP. --compile takes a mode of torch.compile; reduce-overhead replays CUDA
 graphs. The network is that of orch's trainer, so that only the code around it differs.
 
-Rank 0 prints the images/s of all ranks together between two moments at which the device was idle, the first and the last
-loss, and how many graphs torch.compile saw: one, which DDP cuts by its buckets. The exit status is 1 unless the loss fell: at its power limit, a GPU is faster on values that are no numbers. For the same
-reason the scale of the loss starts at 1024. With PyTorch's default of 65536 the first step overflows, and fused SGD of PyTorch
-2.11 and 2.13 then leaves its momentum uninitialised.
+Rank 0 prints the images/s of all ranks together between two moments at which the device was idle, the first and the last loss,
+and how many graphs torch.compile saw: one, which DDP cuts by its buckets. The exit status is 1 unless the loss fell: at its
+power limit, a GPU is faster on values that are no numbers. For the same reason the scale of the loss starts at 1024. With
+PyTorch's default of 65536 the first step overflows, and fused SGD of PyTorch 2.11 and 2.13 then leaves its momentum
+uninitialised.
 """
 
 from __future__ import annotations

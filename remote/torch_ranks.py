@@ -134,6 +134,23 @@ def memory_bytes(device: torch.device) -> int:
     return trainer.resident_bytes()
 
 
+def allocator_retries(device: torch.device) -> int:
+    """Return how often this rank's allocator found the GPU full and gave cached memory back, for which it waits for the GPU."""
+    return int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0)) if device.type == "cuda" else 0
+
+
+def memory_remarks(device: torch.device, retries: int) -> list[str]:
+    """Return a remark if memory was short on a rank. ``retries``: this rank's, in the window. All ranks call it together."""
+    most = int(all_ranks(device, retries))
+    if not most:
+        return []
+    times = f"{most} times" if most > 1 else "once"
+    return [
+        f"GPU memory was full: in the window PyTorch's allocator gave cached memory back {times} on a rank, "
+        "and waited for the GPU each time; a smaller batch may be faster"
+    ]
+
+
 @contextmanager
 def from_root() -> Iterator[None]:
     """Work from the root directory. For the first step, in which cuDNN's search compiles kernels.

@@ -53,7 +53,18 @@ from lm_steps import COMPUTE, Tokens, learner, taken
 from rank_parts import RankParts
 from torch_clock import DeviceClock
 from torch_profile import Profiler
-from torch_ranks import all_ranks, claim, from_root, identity, join, leave_after, memory_bytes, prove_world
+from torch_ranks import (
+    all_ranks,
+    allocator_retries,
+    claim,
+    from_root,
+    identity,
+    join,
+    leave_after,
+    memory_bytes,
+    memory_remarks,
+    prove_world,
+)
 from torch_stamps import unheard
 from trainer import Identity, Step
 
@@ -259,7 +270,10 @@ def train(
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start, skipped=0)
+    retries = 0
     for number in range(1, args.steps + 1):
+        if number == args.warmup_steps + 1:
+            retries = allocator_retries(device)
         clock.begin()
         rank_progress.mark(number, "step")
         # In the first step, cuDNN's attention compiles its kernels.
@@ -270,6 +284,7 @@ def train(
     profiler.end()
     trainer.say(window.line(me.rank))
     rank_progress.mark(args.steps, "end")
+    remarks = memory_remarks(device, allocator_retries(device) - retries)
     held = memory_bytes(device)
     of_steps = {
         "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
@@ -279,6 +294,7 @@ def train(
     alone, collectives = parts(args, model, batches, device)
     return {"memory_bytes": held, **alone}, {
         **of_steps,
+        "remarks": remarks,
         "collectives": collectives,
         **shape._asdict(),
         "global_batch": samples,

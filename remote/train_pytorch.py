@@ -53,7 +53,17 @@ from torch_models import COMPILE_OPTIONS, HALF_TYPES, MODELS, channels_last
 from torch_packed import buckets
 from torch_parts import parts
 from torch_profile import Profiler
-from torch_ranks import claim, from_root, identity, join, leave_after, memory_bytes, prove_world
+from torch_ranks import (
+    allocator_retries,
+    claim,
+    from_root,
+    identity,
+    join,
+    leave_after,
+    memory_bytes,
+    memory_remarks,
+    prove_world,
+)
 from torch_stamps import unheard
 from torch_steps import (
     DDP_STEPS,
@@ -216,7 +226,10 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start, skipped=0)
+    retries = 0
     for number in range(1, args.steps + 1):
+        if number == args.warmup_steps + 1:
+            retries = allocator_retries(device)
         with profiler.step(number):
             rank_progress.mark(number, "input")
             images, labels = next(data)
@@ -230,6 +243,7 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
     trainer.say(window.line(me.rank))
     rank_progress.mark(args.steps, "end")
 
+    remarks = memory_remarks(device, allocator_retries(device) - retries)
     held, output_dtype = memory_bytes(device), str(output.dtype).split(".")[-1]
     del take, loss, output  # and with them a graph's memory
     prove_world(me, device)  # also the barrier before the steps without communication
@@ -250,6 +264,7 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
         "optimizer": f"sgd {model.kind}",
         "output_dtype": output_dtype,
         "loss_scale": float(model.scaler.get_scale()) if model.scaler else None,
+        "remarks": remarks,
     }
 
 

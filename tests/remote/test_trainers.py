@@ -479,6 +479,15 @@ def alone(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[argp
         dist.destroy_process_group()
 
 
+def test_a_rank_whose_gpu_was_full_is_remarked(trainer: ModuleType, alone: argparse.Namespace) -> None:
+    import torch
+
+    cpu = torch.device("cpu")
+    assert trainer.allocator_retries(cpu) == 0 and trainer.memory_remarks(cpu, 0) == []
+    assert ["gave cached memory back once on a rank" in text for text in trainer.memory_remarks(cpu, 1)] == [True]
+    assert ["gave cached memory back 20 times on a rank" in text for text in trainer.memory_remarks(cpu, 20)] == [True]
+
+
 def losses(trainer: ModuleType, asked: argparse.Namespace, steps: int = 3) -> tuple[list[float], list[int]]:
     """The losses of some steps with and three without communication, and how many buckets each had reduced."""
     import torch
