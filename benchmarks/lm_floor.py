@@ -72,6 +72,25 @@ class Block(nn.Module):
         return x + self.down(h)
 
 
+class Output(nn.Module):
+    """The last norm, the output layer and the loss; a module of its own, as torchtitan shards them."""
+
+    def __init__(self, a: argparse.Namespace, vocab: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(a.width) if a.family == "gpt" else RMSNorm(a.width)
+        self.head = nn.Linear(a.width, vocab, bias=False)
+
+    def forward(self, x, targets):
+        """Return the mean loss."""
+        return self.loss(self.norm(x), self.head.weight, targets)
+
+    @staticmethod
+    def loss(x, weight, targets):
+        """Return the mean loss of the last norm's output."""
+        logits = functional.linear(x, weight)
+        return functional.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
+
+
 class Model(nn.Module):
     """A GPT-2 or a Llama."""
 
@@ -82,10 +101,9 @@ class Model(nn.Module):
         self.wte = nn.Embedding(vocab, a.width)
         self.wpe = nn.Embedding(a.seq_len, a.width) if gpt else None
         self.blocks = nn.ModuleList(Block(a) for _ in range(a.layers))
-        self.norm = nn.LayerNorm(a.width) if gpt else RMSNorm(a.width)
-        self.head = nn.Linear(a.width, vocab, bias=False)
+        self.output = Output(a, vocab)
         if a.tied == "true":
-            self.head.weight = self.wte.weight
+            self.output.head.weight = self.wte.weight
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02 / (2 * a.layers) ** 0.5 if "proj" in name or "down" in name else 0.02)
@@ -104,13 +122,7 @@ class Model(nn.Module):
             x = x + self.wpe.weight[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x, self.cos, self.sin)
-        return self.loss(self.norm(x), self.head.weight, targets)
-
-    @staticmethod
-    def loss(x, weight, targets):
-        """Return the mean loss of the last norm's output."""
-        logits = functional.linear(x, weight)
-        return functional.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
+        return self.output(x, targets)
 
 
 def made(a: argparse.Namespace, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -125,7 +137,7 @@ def made(a: argparse.Namespace, device: torch.device) -> tuple[nn.Module, nn.Mod
     if a.compile == "blocks":
         for block in model.blocks:
             block.compile()
-        model.loss = torch.compile(model.loss)
+        model.output.loss = torch.compile(model.output.loss)
     called: nn.Module = model
     if a.parallel == "ddp":
         called = nn.parallel.DistributedDataParallel(
@@ -135,8 +147,10 @@ def made(a: argparse.Namespace, device: torch.device) -> tuple[nn.Module, nn.Mod
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if a.dtype == "bf16" else None, reduce_dtype=torch.float32)
-        for block in model.blocks:
-            fully_shard(block, mp_policy=policy)
+        for block in model.blocks:  # the last is needed again at once
+            fully_shard(block, mp_policy=policy, reshard_after_forward=block is not model.blocks[-1])
+        if a.tied == "false":
+            fully_shard(model.output, mp_policy=policy, reshard_after_forward=False)
         fully_shard(model, mp_policy=policy)
     if a.compile == "whole":
         called = torch.compile(called)
