@@ -66,8 +66,8 @@ class Optimizer:
     ``layers``: the parameters of each layer, and those that are in no layer. ``clip``: largest norm of all gradients, 0 for
     any. ``scale``: initial loss scale, 0 without one. ``stages``: the group of ranks that have the other stages of this
     pipeline. ``copy``: a parameter that counts on another stage. ``masters``: values in fp32 of parameters that have a smaller
-    type; only with ``compiled``, which makes a few kernels of the norm of a layer's gradients, and one of its update, unless
-    losses are scaled.
+    type; only with ``compiled``, which makes a few kernels of the norm of a layer's gradients and, if no loss is scaled, one of
+    its update.
     """
 
     def __init__(

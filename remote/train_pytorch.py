@@ -3,8 +3,8 @@
 Needs PyTorch 1.13 or newer and Python 3.8 or newer; with synthetic images nothing else. Next to this file are the models
 (torch_models.py), the images (torch_images.py), one step (torch_steps.py), its measured parts (torch_parts.py), the search for
 the largest batch (torch_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py, torch_stamps.py,
-trainer.py, rank_parts.py, loaders.py. Two files re-implement parts of PyTorch and are off by default: torch_packed.py and
-torch_gathered_pool.py.
+trainer.py, rank_parts.py, loaders.py. Two files re-implement parts of PyTorch: torch_packed.py, with --cuda-graphs, and
+torch_gathered_pool.py, with --compile on a GPU.
 
 One process per device, which reads its rank from the environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as
 torchrun sets it:
@@ -47,13 +47,14 @@ from rank_parts import RankParts
 from torch import nn
 from torch_batch_search import searched
 from torch_clock import DeviceClock
-from torch_gathered_pool import chosen_pool
+from torch_gathered_pool import difference
 from torch_images import batches
 from torch_models import COMPILE_OPTIONS, HALF_TYPES, MODELS, channels_last
 from torch_packed import buckets
 from torch_parts import parts
 from torch_profile import Profiler
 from torch_ranks import (
+    all_ranks,
     allocator_retries,
     claim,
     from_root,
@@ -179,6 +180,8 @@ def refuse(args: argparse.Namespace, device: torch.device) -> None:
         raise SystemExit(
             f"--optimizer: expected fused with --cuda-graphs and fp16, got {kind}: it waits for the overflow check"
         )
+    if args.max_pool == "gathered" and (why := difference(device)):
+        raise SystemExit(f"--max-pool: expected torch with PyTorch {torch.__version__}, got gathered: {why}")
     half = HALF_TYPES.get(args.dtype)
     if half is None:
         return
@@ -193,6 +196,17 @@ def refuse(args: argparse.Namespace, device: torch.device) -> None:
 
 
 # --- main -----------------------------------------------------------------------------------------------------------------
+
+
+def chosen_pool(args: argparse.Namespace, device: torch.device) -> str:
+    """Return which pooling --max-pool means, the same on all ranks, which call it together."""
+    if args.max_pool != "auto":
+        return str(args.max_pool)
+    if args.compile == "false" or args.model != "resnet50" or device.type != "cuda":
+        return "torch"
+    if why := difference(device):
+        trainer.say(f"max_pool=torch, because gathered cannot be used: {why}")
+    return "gathered" if all_ranks(device, not why, "min") else "torch"
 
 
 def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -274,8 +288,8 @@ def main() -> None:
     me = identity()
     device = claim_device(args, me.local_rank)
     refuse(args, device)
-    args.max_pool = chosen_pool(args, device)
     world = join(args, me, device)
+    args.max_pool = chosen_pool(args, device)
     facts = searched(args, me, device)
     # A capture works neither on the default stream nor with parameters made there.
     with torch.cuda.stream(torch.cuda.Stream(device)) if args.cuda_graphs == "true" else nullcontext():

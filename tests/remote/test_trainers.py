@@ -637,7 +637,9 @@ def test_a_model_that_pools_by_gathering_has_the_losses_of_another(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_pooling_that_is_compiled_to_something_else_is_refused(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pooling_that_is_compiled_to_something_else_is_refused(
+    trainer: ModuleType, alone: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
     import torch._dynamo
 
@@ -645,9 +647,8 @@ def test_pooling_that_is_compiled_to_something_else_is_refused(trainer: ModuleTy
         pytest.skip("torch.compile needs a C++ compiler on a CPU")
     torch._dynamo.reset()
     cpu = torch.device("cpu")
-    asked = argparse.Namespace(compile="true", model="resnet50", max_pool="gathered")
-    assert trainer.chosen_pool(asked, cpu) == "gathered"
-    assert trainer.chosen_pool(argparse.Namespace(**vars(asked) | {"max_pool": "auto"}), cpu) == "torch"
+    alone.compile, alone.max_pool = "true", "gathered"
+    trainer.refuse(alone, cpu)
     for change, why in (
         (lambda ctx, gradient: torch.zeros(2, 8, 9, 8), "its gradient differs from torch's"),
         (lambda ctx, gradient: [].pop(), "[A-Z]"),
@@ -655,7 +656,30 @@ def test_pooling_that_is_compiled_to_something_else_is_refused(trainer: ModuleTy
         torch._dynamo.reset()
         monkeypatch.setattr(neighbour("torch_gathered_pool").Gather, "backward", staticmethod(change))
         with pytest.raises(SystemExit, match=f"--max-pool: expected torch with PyTorch .*, got gathered: .*{why}"):
-            trainer.chosen_pool(asked, cpu)
+            trainer.refuse(alone, cpu)
+
+
+@pytest.mark.parametrize(
+    ("device", "why", "pool"), [("cpu", "", "torch"), ("cuda", "", "gathered"), ("cuda", "no g++", "torch")]
+)
+def test_a_gpu_pools_by_gathering_unless_that_gives_another_result(
+    *,
+    trainer: ModuleType,
+    alone: argparse.Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    device: str,
+    why: str,
+    pool: str,
+) -> None:
+    import torch
+
+    agreed = trainer.all_ranks
+    monkeypatch.setattr(trainer, "difference", lambda device: why)
+    monkeypatch.setattr(trainer, "all_ranks", lambda device, value, how: agreed(torch.device("cpu"), value, how))
+    alone.compile = "true"
+    assert trainer.chosen_pool(alone, torch.device(device)) == pool
+    assert capsys.readouterr().out == (f"orch max_pool=torch, because gathered cannot be used: {why}\n" if why else "")
 
 
 @pytest.mark.parametrize(("asked_for", "kind"), [("auto", "fused"), ("foreach", "foreach"), ("plain", "plain")])
