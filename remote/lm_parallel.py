@@ -68,7 +68,7 @@ def unusable_layout(args: argparse.Namespace, shape: Shape, world_size: int) -> 
         return f"--replicas: expected 1 with --parallel ddp, which makes each rank a replica, got {args.replicas}"
     if stages > 1 and (reason := _unusable_stages(args, shape)):
         return reason
-    return _unusable_parts(args, shape, data_ranks) if parts > 1 else ""
+    return _unusable_parts(args, shape) if parts > 1 else ""
 
 
 def _unusable_stages(args: argparse.Namespace, shape: Shape) -> str:
@@ -80,7 +80,7 @@ def _unusable_stages(args: argparse.Namespace, shape: Shape) -> str:
     return "--loss-chunks: expected 1 with --pipeline-parallel" if args.loss_chunks > 1 else ""
 
 
-def _unusable_parts(args: argparse.Namespace, shape: Shape, data_ranks: int) -> str:
+def _unusable_parts(args: argparse.Namespace, shape: Shape) -> str:
     parts = args.tensor_parallel
     for flag, size in (("--kv-heads", shape.kv_heads), ("--mlp", shape.mlp)):
         if size % parts:
@@ -93,7 +93,7 @@ def _unusable_parts(args: argparse.Namespace, shape: Shape, data_ranks: int) -> 
         return "--dtype: expected another type with --tensor-parallel, got fp8: ranks would scale parts of a tensor differently"
     if args.loss_chunks > 1:
         return "--loss-chunks: expected 1 with --tensor-parallel, which splits the vocabulary"
-    if data_ranks > 1 and args.parallel == "ddp":
+    if args.parallel == "ddp":
         return "--parallel: expected fsdp with --tensor-parallel, got ddp"
     return ""
 

@@ -75,6 +75,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--overlap", default="true", help="reduce gradients during the backward pass", **trainer.SWITCH)
     parser.add_argument("--bucket-elements", type=int, default=500_000_000, help="gradients reduced at once")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--weight-decay", type=float, default=0.1, help="of matrices")
     parser.add_argument("--clip", type=float, default=1.0, help="largest norm of all gradients, 0: any")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
@@ -148,9 +149,10 @@ def engine_of(args: argparse.Namespace, decoder: Decoder, world_size: int) -> An
     if args.zero == 3 and decoder.positions is not None:
         # Read by the decoder itself and not by a call of its own module, before which ZeRO gathers weights.
         deepspeed.zero.register_external_parameter(decoder, decoder.positions.weight)
-    optimizer = torch.optim.AdamW(
-        decoder.parameters(), lr=args.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, fused=args.device == "cuda"
-    )
+    matrices = [parameter for parameter in decoder.parameters() if parameter.dim() > 1]
+    rest = [parameter for parameter in decoder.parameters() if parameter.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, betas=(0.9, 0.95), fused=args.device == "cuda")
     engine, *_ = deepspeed.initialize(model=decoder, optimizer=optimizer, config=configuration(args, world_size))
     return engine
 

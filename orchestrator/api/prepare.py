@@ -65,6 +65,7 @@ def prepared(
         folder = plan.folders[spec.framework]
         if runs := usable_baseline(selection.project.runs, spec, folder, selection.hosts, plan.schedule.repeats):
             lent.append((spec, runs))
+            say(f"baseline {spec.shape}: {len(runs)} good runs of {runs[0].path.parent.name} are borrowed")
     plan = without(plan, [spec for spec, _ in lent])
     return Prepared(replace(plan, profile=profile), tuple(run for _, runs in lent for run in runs))
 

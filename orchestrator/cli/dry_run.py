@@ -48,7 +48,8 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     for run, _ in of_runs:
         typer.echo(f"  {run.run_id}")
     if plan.skipped:
-        typer.echo(f"{len(plan.skipped)} configurations are skipped, because they are impossible")
+        count = len(plan.skipped)
+        typer.echo(f"{count} configuration{'s are' if count > 1 else ' is'} skipped, because impossible:")
     for skipped in plan.skipped:
         typer.echo(one_line(f"  {skipped}: {skipped.reason}"))
     shown = set()

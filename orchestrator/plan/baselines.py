@@ -50,10 +50,12 @@ def missing_baselines(specs: Sequence[RunSpec], shape: Shape | None = None) -> t
 
 
 def marked(specs: Sequence[RunSpec], shape: Shape | None) -> tuple[RunSpec, ...]:
-    """Return the specs; the origin of those of the requested ``shape`` says that they are baselines too."""
+    """Return the specs; the origin of those that are baselines too says so, if not of one rank, which always are: those of the
+    requested ``shape``, and without one those of one copy of a model that several ranks compute."""
+    copies = {repr(baseline_of(spec).as_dict()) for spec in specs if spec.step.model_ranks > 1} if shape is None else set()
     return tuple(
         replace(spec, origins={**spec.origins, "nodes": f"{spec.origins.get('nodes', '')}, {_BASELINE}"})
-        if (spec.nodes, spec.gpus) == shape
+        if (spec.nodes, spec.gpus) == shape or repr(spec.as_dict()) in copies
         else spec
         for spec in specs
     )
@@ -72,6 +74,7 @@ def possible(
         except ConfigError as error:
             choices = {"nodes": spec.nodes, "gpus": spec.gpus, "dtype": spec.dtype}
             left_out = impossible(spec.framework, spec.model, choices, error)
+            left_out = replace(left_out, reason=f"as a baseline: {left_out.reason}")
             skipped += [left_out] if left_out not in skipped else []
         else:
             kept.append(spec)

@@ -243,7 +243,15 @@ def _baseline_line(group: Group, summary: Summary) -> str:
     if len(series) == 1:
         statistic = " (median)" if summary.of_medians else ""
         return f"baseline {base.shape}: {number(summary.divisor(measured[0]))} {base.unit}{statistic}, n={base.n}"
-    same = f"baseline {base.shape} of the same {', '.join(map(one_line, group.columns))}"
+    shapes = dict.fromkeys(summary.baseline[name].shape for name in measured)
+    # With strong scaling, a column may follow from the shape.
+    alike = [
+        column
+        for column in group.columns
+        if all(len({group.column(row, column) for row in group.rows if row.series == name}) == 1 for name in series)
+    ]
+    of_same = f" of the same {', '.join(map(one_line, alike))}" if alike else ""
+    same = f"baseline {' or '.join(shapes)}{of_same}"
     return same if len(measured) == len(series) else f"{same}; without one, no speedup"
 
 

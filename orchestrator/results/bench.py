@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -55,11 +56,13 @@ def placed(bench: BenchDir, results: Sequence[RunResult]) -> list[RunResult]:
 
 
 def notes_of(bench: BenchDir) -> list[str]:
-    """Return the controller's notes on how a bench went: the order of its runs, why it ended, what it left out, and why
-    nothing was run."""
+    """Return the controller's notes on how a bench went: the order of its runs, which ones it borrowed, why it ended, what it
+    left out, and why nothing was run."""
     record = bench.record()
     order = [f"random order in blocks, seed {record.schedule.seed}"] if record.schedule.order == "random" else []
-    return [*order, *record.notes, *_refusals(bench)]
+    lenders = Counter(record.borrowed.values())
+    borrowed = [f"runs borrowed from {bench_id} as a baseline: {count}" for bench_id, count in lenders.items()]
+    return [*order, *borrowed, *record.notes, *_refusals(bench)]
 
 
 def _refusals(bench: BenchDir) -> list[str]:

@@ -13,10 +13,9 @@ from math import isclose
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.plan import Skipped
-from orchestrator.plan.baselines import is_baseline
+from orchestrator.plan.baselines import baseline_of, is_baseline
 from orchestrator.plan.measures import OWN_METRICS, SPEEDS
-from orchestrator.plan.spec import skipped_words
+from orchestrator.plan.spec import Skipped, skipped_words
 from orchestrator.results.cells import LENGTH, SHAPE, Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
 from orchestrator.results.expectations import Judgement, judged, notes_on
@@ -216,8 +215,9 @@ def _no_baseline(series: str, family: Sequence[Cell]) -> str:
     """Return a note that there is no speedup and how to get one; another bench's runs count only if this bench borrows them."""
     bases = [cell for cell in family if is_baseline(cell.spec)]
     tried = [run for cell in bases for run in cell.runs]
-    shape = bases[0].spec.shape if bases else "1n1g"
-    rerun = "orch bench without --no-baseline measures one or borrows a good one of the same spec"
+    shape = (bases[0].spec if bases else baseline_of(family[0].spec)).shape
+    other = "" if shape == "1n1g" else "; --baseline-shape names another, where no node has so many devices"
+    rerun = f"orch bench without --no-baseline measures one or borrows a good one of the same spec{other}"
     again = sorted({run.repeated_by for run in tried} - {"", REREAD})
     if not bases and any(cell.spec.step.batch_size_up_to for cell in family):
         return f"{series}: no speedup, because no {shape} run found this batch size; --batch-size sets one for all shapes"

@@ -310,7 +310,7 @@ def test_a_dry_run_lists_what_it_skips_and_the_variables_of_each_configuration(p
     words = ("bench", "resnet50", "-f", "simulated", "--nodes", "1,9", "--gpus", "1", "--env", "NCCL_ALGO=Ring,Tree")
     done = project.orch(*words, "--dry-run")
     assert done.returncode == 0, done
-    start = done.stdout.index("2 configurations are skipped, because they are impossible\n")
+    start = done.stdout.index("2 configurations are skipped, because impossible:\n")
     too_many = "--nodes: expected 9 hosts, 4 selected: no[1-4]"
     assert done.stdout[start:].splitlines()[1:3] == [
         f"  simulated resnet50 9n1g NCCL_ALGO=Ring: {too_many}", f"  simulated resnet50 9n1g NCCL_ALGO=Tree: {too_many}",

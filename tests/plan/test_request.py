@@ -419,7 +419,7 @@ def test_a_baseline_that_a_template_refuses_is_skipped() -> None:
     refuses = "{% if spec.nodes == 1 %}{{ refuse('--nodes', 'expected 2 or more') }}{% endif %}"
     bench = bench_of(request_of("resnet50", shape="2n8g"), replace(FOLDER, sources={"launch.sh.j2": refuses}))
     assert cells_of(bench) == ["mill 2n8g fp32"]
-    assert skipped_of(bench) == [("mill resnet50 1n1g dtype=fp32", "--nodes: mill: expected 2 or more")]
+    assert skipped_of(bench) == [("mill resnet50 1n1g dtype=fp32", "as a baseline: --nodes: mill: expected 2 or more")]
 
 
 def test_cells_whose_runs_are_borrowed_are_left_out_and_the_others_keep_their_order() -> None:

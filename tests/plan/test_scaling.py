@@ -97,6 +97,10 @@ def test_without_a_request_it_is_one_copy_of_the_model(tokens: FrameworkFolder) 
     cells = bench(tokens, "nine", shape="1n8g", sets=["tensor_parallel=2", "pipeline_parallel=2"]).cells
     assert [spec.shape for spec in cells] == ["1n4g", "1n8g"]
     assert all(spec.global_batch == 5 * spec.world_size // 4 for spec in cells)
+    # one copy that is requested too is measured once, and is the baseline; the same shape without such a copy is none
+    cells = bench(tokens, "nine", shape="1n2g,1n8g", sets=["tensor_parallel=1,2"]).cells
+    own = {(spec.shape, spec.options["tensor_parallel"]): is_baseline(spec) for spec in cells}
+    assert own == {("1n1g", 1): True, ("1n2g", 1): False, ("1n8g", 1): False, ("1n2g", 2): True, ("1n8g", 2): False}
 
 
 def test_a_copy_that_needs_more_than_a_node_has_no_baseline_and_the_reason_is_said(tokens: FrameworkFolder) -> None:

@@ -28,6 +28,7 @@ from orchestrator.report.formats import json as jsonout
 from orchestrator.report.formats import junit, markdown, prometheus
 from orchestrator.report.text import lines_of, one_line, visible
 from orchestrator.results.planned import Counts, Planned
+from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Row, Summary, lacking, summarize
 from tests.support.summaries import evil, example, measured, runs, with_text
 
@@ -217,6 +218,15 @@ def test_an_option_with_the_name_of_a_column_keeps_its_values() -> None:
     )
     header, first, second = (line.split() for line in shown(summary, 200).splitlines() if line.startswith(("case", "1n")))
     assert header[:4] == ["case", "option", "n", "n"] and (first[:3], second[:3]) == (["1n1g", "7", "3"], ["1n2g", "8", "3"])
+
+
+def test_the_head_names_no_column_that_follows_from_the_shape() -> None:
+    def batch(shape: str, size: int, lr: float) -> list[RunResult]:
+        spec = {"batch_size": size, "options": {"lr": lr}, "follows": "batch_size"}
+        return [replace(result, run_id=f"{result.run_id}-{lr}") for result in runs(shape, [1.0] * 3, spec=spec)]
+
+    cells = [result for lr in (0.1, 0.2) for shape, size in (("1n1g", 16), ("1n2g", 8)) for result in batch(shape, size, lr)]
+    assert "\nbaseline 1n1g of the same lr\n" in shown(summarize(cells), 200)
 
 
 def test_a_bench_without_the_baselines_of_a_sweep_says_so() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import DataError, RunError
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.measures import LANGUAGE_MODEL, MEASURES, TOKENS_PER_S
+from orchestrator.plan.scaling import Step
 from orchestrator.report.formats import json as jsonout
 from orchestrator.report.tables import tables
 from orchestrator.results.numbers.throughput import published
@@ -164,7 +165,7 @@ def test_a_configuration_is_slower_by_the_speeds_that_are_shown() -> None:
         for of_medians in (False, True)
     }
     assert not any("slower" in note for note in notes[False])
-    assert any("more GPUs but slower than 1n1g (92.24 samples/s)" in note for note in notes[True])
+    assert any("more ranks but slower than 1n1g (92.24 samples/s)" in note for note in notes[True])
 
 
 shapes = st.sampled_from(["1n1g", "1n2g", "2n8g", "4n8g"])
@@ -229,6 +230,13 @@ def test_without_a_baseline_there_is_a_note_with_what_gives_one_to_this_table() 
     assert summary.notes == (
         "pytorch resnet50 fp16 b128 synthetic channels_last=true: no speedup, because there is no good 1n1g run; "
         "orch bench without --no-baseline measures one or borrows a good one of the same spec",
+    )
+
+
+def test_the_baseline_that_is_missing_is_one_copy_of_the_model() -> None:
+    (note,) = summarize(cell("2n8g", [900.0] * 3, step=Step(model_ranks=2))).notes
+    assert "there is no good 1n2g run; " in note and note.endswith(
+        "--baseline-shape names another, where no node has so many devices"
     )
 
 
@@ -317,7 +325,7 @@ def test_simulated_and_real_runs_are_never_pooled() -> None:
         (
             [*cell("1n4g", [1079.19] * 3), *cell("1n8g", [1070.37] * 3)],
             "1n8g",
-            "more GPUs but slower than 1n4g (1079.19 samples/s)",
+            "more ranks but slower than 1n4g (1079.19 samples/s)",
         ),
         (cell("1n1g", [9.0] * 3, result={"qualifications": ("rank count not verified",)}), "1n1g", "rank count not verified"),
     ],

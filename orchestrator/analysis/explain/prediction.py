@@ -152,7 +152,7 @@ def _ideal(row: Row, baseline: Row) -> str:
         step = f"{baseline.world_size} over the number of ranks times {step}"
     if baseline.world_size > 1:
         return f"{step} without communication, the mean over its ranks"
-    return f"{step}, the typical speed of {baseline.n} runs"
+    return f"{step}, the typical speed of {baseline.n} run{'s' if baseline.n > 1 else ''}"
 
 
 def _step_s(row: Row, shape: StepParts, base: StepParts, ideal_s: float, measured: Measured, sockets: bool) -> float | None:

@@ -6,7 +6,7 @@ scaling is judged by the repeats that speak most against a finding.
 
 >>> one, eight = (Measured(1, gpus, 32, "vgg16", "amp", (speed,)) for gpus, speed in ((1, 407.69), (8, 3332.17)))
 >>> [finding.text for finding in findings(eight, [one])]
-['superlinear: 8.17 times as fast as 1n1g on 8 times its GPUs; doubt 1n1g first']
+['superlinear: 8.17 times as fast as 1n1g on 8 times its ranks; doubt 1n1g first']
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _superlinear(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
     worst = max(odd)
     peer = odd[worst]
     faster, times = cell.speed / peer.speed, cell.ranks / peer.ranks
-    words = f"{faster:.2f} times as fast as {peer.shape} on {times:g} times its GPUs; doubt {peer.shape} first"
+    words = f"{faster:.2f} times as fast as {peer.shape} on {times:g} times its ranks; doubt {peer.shape} first"
     return Finding("superlinear", worst, f"superlinear: {words}")
 
 
@@ -121,7 +121,7 @@ def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
     fastest = max(smaller, key=lambda peer: peer.speed, default=cell)
     if fastest.speed <= cell.speed:
         return None
-    text = f"more GPUs but slower than {fastest.shape} ({written(fastest.speed)} {fastest.unit})"
+    text = f"more ranks but slower than {fastest.shape} ({written(fastest.speed)} {fastest.unit})"
     return Finding("slower", fastest.speed / cell.speed, text)
 
 

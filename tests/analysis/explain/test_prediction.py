@@ -270,7 +270,7 @@ def test_with_strong_scaling_a_rank_of_the_ideal_computes_its_share() -> None:
     # Half of 40 ms; 21 ms without communication, and half of the 38 of the baseline.
     assert found and found.ideal_s == pytest.approx(0.020) and found.step_s == pytest.approx(0.023)
     assert found.parts[3].seconds == pytest.approx(0.002)
-    assert found.ideal == "1 over the number of ranks times a step of 1n1g, the typical speed of 1 runs"
+    assert found.ideal == "1 over the number of ranks times a step of 1n1g, the typical speed of 1 run"
 
 
 def test_a_baseline_of_several_ranks_is_ideal_without_its_communication() -> None:

@@ -114,12 +114,12 @@ def test_two_rows_of_the_published_tables_scale_implausibly() -> None:
         (
             "h100_bf16",
             "mpt-760m, 2048 tokens, 16 GPUs, b24x1",
-            "superlinear: 2.17 times as fast as 1n8g on 2 times its GPUs; doubt 1n8g first",
+            "superlinear: 2.17 times as fast as 1n8g on 2 times its ranks; doubt 1n8g first",
         ),
         (
             "a100_40gb_bf16",
             "mpt-1b, 2048 tokens, 64 GPUs, b10x1",
-            "superlinear: 2.44 times as fast as 4n8g on 2 times its GPUs; doubt 4n8g first",
+            "superlinear: 2.44 times as fast as 4n8g on 2 times its ranks; doubt 4n8g first",
         ),
     ]
     assert doubts(*MEGATRON) == []

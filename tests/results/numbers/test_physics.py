@@ -267,7 +267,7 @@ def test_superlinear_is_judged_by_the_repeats_least_in_favour_of_it() -> None:
     assert findings(measured("1n2g", 207, 230, 240), [one]) == ()
     assert findings(measured("1n2g", 209, 230, 240), [one]) == ()  # beyond all of the baseline, but the repeats are far apart
     (found,) = findings(measured("1n2g", 213, 230, 240), [one])
-    assert found.text == "superlinear: 2.30 times as fast as 1n1g on 2 times its GPUs; doubt 1n1g first"
+    assert found.text == "superlinear: 2.30 times as fast as 1n1g on 2 times its ranks; doubt 1n1g first"
 
 
 @pytest.mark.parametrize("repeats", [2, 3, 5])
