@@ -17,7 +17,10 @@ from tests.support.trainers import PYTHON, ROOT, closing, flags, needs, rank_lin
 TRAINER = ROOT / "remote" / "train_deepspeed_lm.py"
 FOLDER = ROOT / "templates" / "deepspeed"
 SHAPE = ["--layers", "2", "--width", "64", "--heads", "4", "--mlp", "96", "--vocab", "100", "--bias", "true"]
-SMALL = ["--device", "cpu", "--dtype", "fp32", "--seq-len", "32", "--max-positions", "64", "--steps", "6", *SHAPE]
+SMALL = [
+    *("--device", "cpu", "--dtype", "fp32", "--seq-len", "32", "--max-positions", "64", "--steps", "6"),
+    *("--learning-rate", "0.01", *SHAPE),  # high enough that weight decay of other parameters shows
+]
 
 
 @pytest.fixture(scope="module")
