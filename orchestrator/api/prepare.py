@@ -65,7 +65,7 @@ def prepared(
         folder = plan.folders[spec.framework]
         if runs := usable_baseline(selection.project.runs, spec, folder, selection.hosts, plan.schedule.repeats):
             lent.append((spec, runs))
-            say(f"baseline {spec.shape}: {len(runs)} good runs of {runs[0].path.parent.name} are borrowed")
+            say(f"baseline {spec.shape}: borrowed from {runs[0].path.parent.name}, good runs: {len(runs)}")
     plan = without(plan, [spec for spec, _ in lent])
     return Prepared(replace(plan, profile=profile), tuple(run for _, runs in lent for run in runs))
 

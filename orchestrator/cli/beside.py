@@ -22,9 +22,11 @@ __all__ = ["Beside"]
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """``explained`` is None unless it is asked for; ``profiles`` and ``hangs`` are empty for a bench without any."""
+    """``explained`` is None unless it is asked for; ``series`` are those with speeds, which it may leave out; ``profiles`` and
+    ``hangs`` are empty for a bench without any."""
 
     explained: tuple[Explanation, ...] | None
+    series: tuple[str, ...]
     profiles: tuple[Profiled, ...]
     hangs: tuple[Hang, ...]
 
@@ -40,7 +42,8 @@ class Beside:
             from orchestrator.results.account import account_of
 
             explained = explain_bench(bench, summary, results, account_of(bench, results))
-        return cls(explained, profiled_bench(bench, summary, results), hangs_of_bench(bench, results))
+        series = tuple(dict.fromkeys(row.series for row in summary.speeds()))
+        return cls(explained, series, profiled_bench(bench, summary, results), hangs_of_bench(bench, results))
 
     def documents(self) -> dict[str, Any]:
         """Return the keys that it adds to the JSON of a summary."""
@@ -65,5 +68,5 @@ class Beside:
 
         hang.render(self.hangs, console)
         if self.explained is not None:
-            explain.render(self.explained, console)
+            explain.render(self.explained, console, self.series)
         profile.render(self.profiles, self.explained or (), console)

@@ -3,7 +3,7 @@ nodes are escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -86,8 +86,8 @@ def _evidence(explanation: Explanation) -> Iterator[str]:
     yield from (f"a measurement is missing; take it with: {command}" for command in explanation.missing)
 
 
-def render(explanations: Sequence[Explanation], console: Console) -> None:
-    """Print one table per series, with the measurements below."""
+def render(explanations: Sequence[Explanation], console: Console, series: Iterable[str] = ()) -> None:
+    """Print one table per series, with the measurements below. ``series``: all that have speeds."""
     for table in tables(explanations):
         console.print(Text(f"{table.title}: why it scales as it does", style="bold"))
         for line in table.head:
@@ -96,9 +96,11 @@ def render(explanations: Sequence[Explanation], console: Console) -> None:
         for text in table.footnotes:
             console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
         console.print()
-    if not explanations:
-        several = "a baseline of several ranks also needs its steps without communication (solo_step_s)"
-        console.print(Text(f"nothing to explain: no row has both a speed and a baseline; {several}"))
+    several = "a baseline of several ranks also needs its steps without communication (solo_step_s)"
+    explained = {explanation.series for explanation in explanations}
+    left_out = [f" in {one_line(name)}" for name in series if name not in explained]
+    for where in left_out if explanations else [""]:
+        console.print(Text(f"nothing to explain{where}: no row has both a speed and a baseline; {several}"))
 
 
 def documents(explanations: Sequence[Explanation]) -> list[dict[str, Any]]:

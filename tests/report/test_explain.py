@@ -95,6 +95,14 @@ def test_without_anything_to_explain_that_is_said() -> None:
     assert said.startswith("nothing to explain: no row has both a speed and a baseline; a baseline of several ranks also needs")
 
 
+def test_a_series_without_an_explanation_beside_others_is_named() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    explained.render([ONE, TWO], console, [ONE.series, "lm tensor_parallel=2"])
+    assert isinstance(console.file, io.StringIO)
+    (said,) = (line for line in console.file.getvalue().splitlines() if line.startswith("nothing to explain"))
+    assert said.startswith("nothing to explain in lm tensor_parallel=2: no row has both a speed and a baseline; ")
+
+
 def test_words_of_nodes_are_harmless() -> None:
     hostile = replace(TWO, series="x\x1b[2J[red]", parts=(Part("communication", 0.1, "by \x1b]0;b\x07"), *TWO.parts[1:]))
     text = shown([hostile], 120)
