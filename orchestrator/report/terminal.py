@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rich.cells import cell_len
@@ -74,7 +75,9 @@ def fitting(
         if _width(kept.values()) <= console.width:
             break
         kept = {name: cells for name, cells in kept.items() if name not in names}
-    stacked: list[RichTable | Text] = [_columns(part) for part in _stacked(kept, keys or _keys(rows), console.width)]
+    stacked: list[RichTable | Text] = [
+        _columns(part, console.width) for part in _stacked(kept, keys or _keys(rows), console.width)
+    ]
     if hidden := ", ".join(name for name in columns if name not in kept):
         wider = "" if console.is_dumb_terminal else f"COLUMNS={needed} shows them, or "  # which is always 80 wide for rich
         note = f"hidden at {console.width} columns: {hidden}; {wider}{elsewhere}{'' if wider else ' shows them'}"
@@ -111,13 +114,27 @@ def _width(columns: Collection[Sequence[str]]) -> int:
     return sum(max(map(cell_len, cells), default=0) for cells in columns) + _GAP * (len(columns) - 1)
 
 
-def _columns(columns: Mapping[str, Sequence[str]]) -> RichTable:
+def _columns(columns: Mapping[str, Sequence[str]], width: int) -> RichTable:
+    """Return a table; one that is wider than ``width`` all the same breaks its titles."""
     drawn = RichTable(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        drawn.add_column(name, justify="left" if name in _WORDS else "right", no_wrap=name not in _WRAPPED)
+    is_wide = _width([_split(cells) if name in _WRAPPED else cells for name, cells in columns.items()]) > width
+    for name, cells in columns.items():
+        title = _broken(name, max(map(cell_len, cells[1:]), default=0)) if is_wide else name
+        drawn.add_column(title, justify="left" if name in _WORDS else "right", no_wrap=name not in _WRAPPED)
     for row in list(zip(*columns.values(), strict=True))[1:]:
         drawn.add_row(*map(Text, row))
     return drawn
+
+
+def _broken(title: str, width: int) -> str:
+    """Return a title in lines of this width or that of its longest part, broken at spaces and after ``_``."""
+    parts = re.findall("[^_ ]*_|[^_ ]+ ?", title)
+    most, lines = max(width, *(cell_len(part.rstrip()) for part in parts)), [""]
+    for part in parts:
+        if lines[-1] and cell_len((lines[-1] + part).rstrip()) > most:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _hanging(mark: str, text: str) -> Padding | RichTable:

@@ -218,3 +218,14 @@ def test_a_key_from_a_log_acts_on_nothing(text: str) -> None:
     lines = list(csv.DictReader(io.StringIO(rendered[2])))
     assert [line["key.size_bytes"] for line in lines] == ["1024", "4096"]
     assert all(line["key.op"] in ("+1", "-1") or line["key.op"].lstrip(" ")[0] not in "=+-@" for line in lines)
+
+
+def test_keys_that_leave_no_room_for_a_value_have_their_titles_broken() -> None:
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    titles = ["case", "accumulation", "parallel", "pipeline_parallel", "tensor_parallel", "tokens_per_s_per_device tokens/s"]
+    rows = [["1n1g", "4", "fsdp", "1", "1", "35368.40"], ["2n1g", "2", "ddp", "2", "1", "15368.40"]]
+    console.print(terminal.fitting(titles, rows, (), console, "", keys=5))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert [line.split() for line in lines[-2:]] == rows and all(len(line) <= 80 for line in lines)
+    assert "".join("".join(lines[:-2]).split()).count("parallel") == 3 and lines[-3].split()[0] == "case"
