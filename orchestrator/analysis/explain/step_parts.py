@@ -40,7 +40,7 @@ class StepParts:
     at the same time. ``reduce_s`` is the time to reduce all buckets one after the other while nothing is computed.
     ``input_s`` is the wait for data of the rank that waited longest. ``backward`` is the share of a step that the backward
     pass takes. ``sharing`` is how the backward pass and simultaneous all-reduces slow each other, ``slowed`` the factor by
-    which the forward pass of such a step takes longer.
+    which the forward pass of such a step takes longer. ``graphs``: how the program was compiled, in its own word.
     """
 
     buckets_bytes: tuple[int, ...] = ()
@@ -54,6 +54,7 @@ class StepParts:
     slowed: float | None = None
     sharing: Sharing | None = None
     transfers: tuple[Transfer, ...] | None = None
+    graphs: str = ""
 
 
 def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = None) -> StepParts:
@@ -83,6 +84,7 @@ def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = No
         slowed=slowed,
         sharing=sharing,
         transfers=transfers_in(observed.get("collectives"), solo[0], len(solo)) if solo else None,
+        graphs=split[:40] if isinstance(split := observed.get("compile_split"), str) else "",
     )
 
 
@@ -103,6 +105,7 @@ def typical(runs: Sequence[StepParts]) -> StepParts:
         slowed=_median(runs, lambda run: run.slowed),
         sharing=None if compute is None or reduce is None else Sharing(compute, reduce),
         transfers=typical_transfers([run.transfers for run in runs]),
+        graphs=" or ".join(dict.fromkeys(run.graphs for run in runs)),
     )
 
 

@@ -101,6 +101,13 @@ THERE = StepParts((), solo_mean_s=0.041, solo_max_s=0.041, input_s=0.0002)
 TWO = Curve.of({MIB: 0.001, 2 * MIB: 0.0015})
 
 
+def test_other_graphs_of_the_baseline_are_part_of_what_is_called_contention() -> None:
+    apart = [replace(HERE, graphs="blocks"), replace(THERE, graphs="whole")]
+    found = explained("1n2g", 512 / 0.050, 256 / 0.042, apart[0], TWO, there=apart[1])
+    (behind,) = (part.behind for part in found.parts if part.name == "contention")
+    assert behind.endswith("41.00 ms in the baseline, which is compiled as whole, this shape as blocks: part of it")
+
+
 def test_each_part_is_what_its_own_measurement_says_and_the_rest_is_unexplained() -> None:
     found = explained("1n2g", 512 / 0.050, 256 / 0.042, HERE, TWO, there=THERE)
     milliseconds = {part.name: round(1e3 * (part.seconds or 0.0), 6) for part in found.parts}
