@@ -6,13 +6,14 @@ All of them follow from one speed, so they are as certain as it is. What counts 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.plan import MEASURES, RunSpec
 from orchestrator.plan.measures import LANGUAGE_MODEL
 from orchestrator.plan.transformer import Transformer
 from orchestrator.results.numbers.peaks import Device, devices_in
+from orchestrator.results.numbers.physics import ROOM
 from orchestrator.results.values import Value
 
 __all__ = ["device_of", "language_values", "peak_note", "with_devices"]
@@ -51,11 +52,14 @@ def language_values(
     return tuple(values[metric.name] for metric in METRICS if metric.name in values)
 
 
-def peak_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[str]:
-    """Return a note that there is no MFU because no peak of the device is known, or the peak that the MFU is a share of."""
+def peak_note(spec: RunSpec, observed: Mapping[str, Any], values: Sequence[Value] = ()) -> list[str]:
+    """Return a note that there is no MFU because no peak of the device is known, or the peak that the MFU is a share of. If one
+    of the ``values``, `mfu_causal`, is more than there can be, that is a note too."""
     device = device_of(observed)
     if device and (peak := device.peak(spec.dtype)):
-        return [f"MFU and HFU are shares of {peak / 1e12:g} TFLOP/s, the dense peak of {device.name} for {spec.dtype}"]
+        least = [value.number for value in values if value.metric == "mfu_causal" and value.number > 100 * ROOM]
+        beyond = [f"impossible: {share:.1f}% of the peak of {device.name} for {spec.dtype}, by mfu_causal" for share in least]
+        return [*beyond, f"MFU and HFU are shares of {peak / 1e12:g} TFLOP/s, the dense peak of {device.name} for {spec.dtype}"]
     name = " and ".join(_names(observed)) or "the device"
     return [f"no MFU: the dense peak of {name} for {spec.dtype} is not known"]
 

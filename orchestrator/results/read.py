@@ -163,7 +163,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     known = with_devices(observed, (name for host in planned.hosts for name in devices_of_node(planned.facts.get(host))))
     if planned.measure.name == LANGUAGE_MODEL:
         derived = language_values(spec, planned.transformer, measured.samples_per_s, known, resolution)
-        notes += peak_note(spec, known)
+        notes += peak_note(spec, known, derived)
     speeds = tempo(samples, terms)
     times_of_window = WindowTimes(holders[0].host, speeds.clock if speeds and grammar.nodes != "every" else None, arrivals)
     use, unread = run_use(run, planned, records, measured, window, times_of_window)

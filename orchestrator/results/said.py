@@ -135,8 +135,8 @@ class Figure:
                 if len({habit.kind for habit in chosen}) < size:
                     continue
                 ratio = factor(*chosen)
-                # Each of them must matter: what changes a figure by less than 2 % explains nothing.
-                rests = [factor(*(other for other in chosen if other is not habit)) for habit in chosen]
+                # Each of them must matter, and all together: what changes a figure by less than 2 % explains nothing.
+                rests = [1.0, *(factor(*(other for other in chosen if other is not habit)) for habit in chosen)]
                 if self._is_near(self.computed * ratio) and all(abs(ratio / rest - 1) > WORTH for rest in rests):
                     reproduced[" and ".join(habit.words for habit in chosen)] = abs(math.log(self.said / self.computed / ratio))
             if reproduced:
@@ -229,6 +229,8 @@ def _peaks(device: Device, dtype: str) -> list[Habit]:
         return []
     peaks = [(2 * own, f"{device.name} with sparsity")]
     peaks += [(device.peak(other) or own, f"{device.name} for {other}") for other in _DTYPES]
+    if dtype in ("tf32", "fp32", "fp8"):
+        peaks += [(row.half, f"{row.name} for bf16") for row in DEVICES if row.name == "A100"]  # nanoGPT's, whatever runs
     # The peak of 16-bit floats is also taken from a device that has none for bf16.
     peaks += [(row.peak("fp16" if dtype == "bf16" else dtype) or own, row.name) for row in DEVICES]
     names: dict[float, list[str]] = {}

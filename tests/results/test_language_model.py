@@ -100,6 +100,16 @@ def test_the_peak_is_named_beside_the_share() -> None:
     ]
 
 
+def test_more_than_the_peak_is_impossible() -> None:
+    def notes(samples_per_s: float) -> list[str]:
+        return peak_note(spec(4096), H200, language_values(spec(4096), LLAMA3_8B, samples_per_s, H200))
+
+    operations = 6 * LLAMA3_8B.matmul_parameters + 6 * 32 * 4096 * 4096
+    at_peak = 989.5e12 / (operations * 4096)
+    assert len(notes(1.09 * at_peak)) == 1
+    assert notes(2 * at_peak)[0] == "impossible: 200.0% of the peak of H200 for bf16, by mfu_causal"
+
+
 # --- from collected files
 
 TOKENS, MICRO, ACCUMULATION, MODEL_RANKS, SECONDS = 128, 3, 2, 2, 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,21 @@ def test_what_follows_from_the_log_is_what_a_plain_script_printed() -> None:
 )
 def test_an_mfu_is_explained_by_operations_and_peaks(operations: int, peak: float, said: tuple[str, ...]) -> None:
     assert explanations("mfu", 100 * 11_452 * operations / peak, setting())[: max(1, len(said))] == said
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "fp32", "fp8"])
+def test_the_peak_of_nanogpt_is_known_whatever_the_type(dtype: str) -> None:
+    of = setting()
+    of = replace(of, spec=replace(of.spec, dtype=dtype))
+    peaks = "the peak of A100 for bf16 (312 TFLOP/s)"
+    assert explanations("mfu", 100 * 4_000 * PLAIN / A100, of, per_device=4_000)[0] == peaks
+
+
+def test_habits_that_cancel_each_other_explain_nothing() -> None:
+    """A peak of an eighth and an eighth of the tokens: what is left is 1 %, beside the 2.5 % that are to be explained."""
+    h100 = replace(setting(), device=devices_in("NVIDIA H100 80GB HBM3")["H100"])
+    right = h100.computed("mfu", 8 * 11_452)
+    assert right and explanations("mfu", 0.975 * right, h100) == ()
 
 
 @pytest.mark.parametrize(

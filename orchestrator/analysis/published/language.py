@@ -53,8 +53,7 @@ class Sizes:
         vectors = (
             self.vectors_per_layer * self.transformer.layers + self.vectors_per_model + self.vectors_per_position * seq_len
         )
-        table = 0 if self.transformer.tied else self.transformer.vocab
-        return self.transformer.matmul_parameters + (vectors + table) * self.transformer.width
+        return self.transformer.parameters + vectors * self.transformer.width
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.analysis.published.folders import open_published, published_at
-from orchestrator.analysis.published.language import LanguageTable, recompute_language
+from orchestrator.analysis.published.language import LanguageTable, Sizes, recompute_language
 from orchestrator.analysis.published.language_doubts import language_doubts
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, Faults
+from orchestrator.plan.transformer import Transformer
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "templates"
 FILES = {name: open_published(name, TEMPLATES / name) for name in ("llm_foundry", "megatron_lm")}
@@ -225,6 +226,11 @@ def test_a_mistake_is_said_with_file_line_and_key(tmp_path: Path, mistake: str) 
     texts = [str(error) for error in errors]
     assert any(said in text for text in texts), texts
     assert all(text.startswith(f"{path}:") and text[len(f"{path}:")].isdigit() for text in texts), texts
+
+
+def test_all_experts_and_a_table_of_its_own_are_parameters() -> None:
+    mixtral = Transformer(32, 4096, 32, 8, 128, 14336, gated=True, vocab=32000, tied=False, experts=8, active_experts=2)
+    assert Sizes(mixtral, vectors_per_layer=2, vectors_per_model=1).parameters(4096) == 46_702_792_704
 
 
 def test_a_file_without_any_table_is_refused(tmp_path: Path) -> None:
