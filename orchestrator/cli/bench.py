@@ -60,8 +60,10 @@ def bench(
     gpus: Annotated[str, typer.Option("--gpus", "-g", metavar="N,…", help="Ranks per node. Default: all GPUs.")] = "",
     shape: Annotated[str, typer.Option("--shape", metavar="1n1g,…", help="Shapes instead of --nodes and --gpus.")] = "",
     ladder: Annotated[bool, typer.Option("--ladder", help="1n1g, 1n2g … one full node, then 2, 4 … nodes.")] = False,
-    dtype: Annotated[str, typer.Option("--dtype", metavar="T,…", help="fp32, tf32, fp16, bf16.")] = "",
-    batch_size: Annotated[str, typer.Option("--batch-size", "-b", metavar="N,…", help="Samples per device and step.")] = "",
+    dtype: Annotated[str, typer.Option("--dtype", metavar="T,…", help="fp32, tf32, fp16, bf16, fp8.")] = "",
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", "-b", metavar="N,…", help="Samples per device and step; sequences of a micro-batch.")
+    ] = "",
     global_batch: Annotated[
         int | None,
         typer.Option("--global-batch", min=1, help="Samples per step over all ranks: strong scaling. Default: weak scaling."),

@@ -22,8 +22,6 @@ _OF_RUNS = (
     "wait", "wait_limit", "keep_going", "strict",
 )  # fmt: skip
 _RUNNING = ("accept", "bench", "tune", "bisect", "resume")
-# Left empty by an unset variable, as in --hosts "$PBS_NODEFILE": what is used without the option is not meant.
-_NEVER_EMPTY = {"hosts", "slurm", "from"}
 _TIME = re.compile(r"[0-9.]+[smhd][0-9.smhd]*")
 
 
@@ -37,12 +35,23 @@ class Command(typer.core.TyperCommand):
             extra["default_map"] = self._values(_here())
         return super().make_context(info_name, args, parent, **extra)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the command. Raises ConfigError for an option that is given twice and has one value."""
+        if not ctx.resilient_parsing:
+            order = self.make_parser(ctx).parse_args(list(args))[2]
+            for param in {id(param): param for param in order}.values():
+                several = getattr(param, "multiple", True) or getattr(param, "is_flag", True)
+                if sum(other is param for other in order) > 1 and not several:
+                    _refuse_again(_key(param))
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Say which defaults count, and run the command."""
         defaults = _here() if ctx.default_map else {}
         sources = {_key(param): ctx.get_parameter_source(param.name) for param in self.params if param.name}
         for key, name in {_key(param): param.name for param in self.params}.items():
-            if key in _NEVER_EMPTY and (source := sources[key]) and source.name == "COMMANDLINE" and not ctx.params[name]:
+            # Left empty by an unset variable, as in --hosts "$PBS_NODEFILE": what is used without the option is not meant.
+            if key and (source := sources[key]) and source.name == "COMMANDLINE" and ctx.params.get(name) == "":
                 _refuse_empty(key)
         taken = {
             key: defaults[key] for key, source in sources.items() if key in defaults and source and source.name == "DEFAULT_MAP"
@@ -82,7 +91,14 @@ def _refuse_empty(key: str) -> NoReturn:
     from orchestrator.errors import ConfigError
 
     hint = "is the variable in its place set? leave the option out for what is used without it"
-    raise ConfigError("expected a value, got an empty text", where=f"--{key}", hint=hint)
+    raise ConfigError("expected a value, got an empty text", where=f"--{key.replace('_', '-')}", hint=hint)
+
+
+def _refuse_again(key: str) -> NoReturn:
+    from orchestrator.errors import ConfigError
+
+    hint = "an option that takes several values has them in one word, with commas"
+    raise ConfigError("expected the option once, got it again", where=f"--{key.replace('_', '-')}", hint=hint)
 
 
 def _key(param: Any) -> str:

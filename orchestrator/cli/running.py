@@ -108,7 +108,7 @@ def status(
             typer.echo(one_line(f"silent   {bench_id}  {silent[bench_id]}"))
     note_unattended(selection.project)
     if refused:
-        newest, reason = next(iter(refused.items()))
+        newest, reason = max(refused.items())
         count = f"{len(refused)} benches" if len(refused) > 1 else "1 bench"
         typer.echo(f"refused  {count} before the first run, the newest is {newest}: {one_line(reason)}")
     if errors or doubtful:

@@ -48,7 +48,7 @@ def tune(
     model: Annotated[str, typer.Argument(autocompletion=complete.models, help="Model to train, such as resnet50 or vgg16.")],
     shape: Annotated[str, typer.Option("--shape", metavar="4n2g", help="Nodes and ranks per node. Default: all.")] = "",
     budget: Budget = "20m",
-    dtype: Annotated[str | None, typer.Option("--dtype", metavar="T", help="fp32, tf32, fp16, bf16.")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", metavar="T", help="fp32, tf32, fp16, bf16, fp8.")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Fix the samples per device and step.")] = None,
     global_batch: Annotated[
         int | None, typer.Option("--global-batch", min=1, help="Keep the samples per step over all ranks at this number.")
@@ -154,7 +154,8 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
         default = knob.default if knob.env else str(spec.options[knob.option] if knob.option else spec.batch_size)
         values = ", ".join(" ".join(map(as_written, value)) for value in knob.values)
         if knob.multiplies:
-            values = ", ".join(f"{spec.batch_size * factor:g}" for (factor,) in knob.values)
+            sizes = [spec.batch_size * factor for (factor,) in knob.values]
+            values = ", ".join(f"{size:g}" for size in sizes if size == int(size) and size >= 1)
         conditions = [f"NCCL uses {' or '.join(knob.networks)}"] if knob.networks else []
         conditions += [f"{name} is {' or '.join(map(as_written, among))}" for name, among in knob.when.items()]
         where = f"  if {' and '.join(conditions)}" if conditions else ""

@@ -98,8 +98,9 @@ def fold(names: Iterable[str]) -> str:
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the choice closest to ``word``, or an empty text if none is close."""
-    matches = get_close_matches(str(word), [str(choice) for choice in choices], 1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    by_letters = {str(choice).lower(): str(choice) for choice in choices}
+    matches = get_close_matches(str(word).lower(), by_letters, 1)
+    return f"; did you mean {by_letters[matches[0]]!r}?" if matches else ""
 
 
 def alias_of(word: str) -> str:

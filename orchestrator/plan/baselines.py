@@ -11,10 +11,11 @@ from orchestrator.plan.bench import PORTS, Bench, plan_run
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.spec import RunSpec, Skipped, impossible
 
-__all__ = ["baseline_of", "borrowable", "is_baseline", "marked", "missing_baselines", "possible", "without"]
+__all__ = ["baseline_of", "borrowable", "check_shape", "is_baseline", "marked", "missing_baselines", "possible", "without"]
 
 _BASELINE = "baseline"
 """The origin of the shape of a cell that was added as the baseline of a speedup."""
+_AS_BASELINE = "as a baseline: "
 
 
 Shape = tuple[int, int]
@@ -74,11 +75,18 @@ def possible(
         except ConfigError as error:
             choices = {"nodes": spec.nodes, "gpus": spec.gpus, "dtype": spec.dtype}
             left_out = impossible(spec.framework, spec.model, choices, error)
-            left_out = replace(left_out, reason=f"as a baseline: {left_out.reason}")
+            left_out = replace(left_out, reason=f"{_AS_BASELINE}{left_out.reason}")
             skipped += [left_out] if left_out not in skipped else []
         else:
             kept.append(spec)
     return tuple(kept), tuple(skipped)
+
+
+def check_shape(shape: Shape | None, specs: Sequence[RunSpec], skipped: Sequence[Skipped]) -> None:
+    """Raise ConfigError if a requested ``shape`` is that of no spec, because the baselines of that shape were ``skipped``."""
+    if shape and skipped and not any((spec.nodes, spec.gpus) == shape for spec in specs):
+        reason = skipped[0].reason.removeprefix(_AS_BASELINE)
+        raise ConfigError(f"expected a shape that a configuration can have: {reason}", where="--baseline-shape")
 
 
 def _check_division(spec: RunSpec) -> None:

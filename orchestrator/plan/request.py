@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import Host
-from orchestrator.plan.baselines import marked, missing_baselines, possible
+from orchestrator.plan.baselines import check_shape, marked, missing_baselines, possible
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.configurations import Configurations, check_values, configurations, device_of, placed, ranks_by_default
 from orchestrator.plan.expectations import Expectation, expectation_of
@@ -239,6 +239,7 @@ def planned(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequenc
         with_speedup = [spec for spec in asked.specs if by_name[spec.framework].framework.has_speedup]
         baselines, impossible = possible(missing_baselines(with_speedup, request.baseline_shape), by_name, hosts)
         skipped += impossible
+        check_shape(request.baseline_shape, (*asked.specs, *baselines), impossible)
     specs = marked(asked.specs, request.baseline_shape)
     return Bench(bench_id, (*baselines, *specs), by_name, schedule, tuple(skipped), request.label, request.expect)
 

@@ -133,7 +133,7 @@ def test_a_shape_that_is_too_large_for_these_hosts_is_in_the_plan_and_in_the_cer
             0,
         ),
         ("qick", "orch: --gate: no suite 'qick'. available: accept, quick, soak; did you mean 'quick'?", 2),
-        ("", "orch: --gate: no suite ''. available: ", 2),
+        ("", "orch: --gate: expected a value, got an empty text", 2),
     ],
 )
 def test_a_dry_run_of_a_bench_says_what_its_gate_would_do(gate: str, said: str, status: int, tmp_path: Path) -> None:

@@ -81,13 +81,25 @@ def test_a_misspelt_key_is_refused_by_every_command_with_the_nearest(project: Pr
     assert project.orch(*words, "--help").returncode == 0
 
 
-@pytest.mark.parametrize("words", [("--hosts", ""), ("--hosts=",), ("-H", ""), ("--slurm", "")])
-def test_an_option_emptied_by_an_unset_variable_does_not_choose_other_machines(
-    project: Project, words: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("--hosts", ""), "--hosts"), (("--hosts=",), "--hosts"), (("-H", ""), "--hosts"), (("--slurm", ""), "--slurm"),
+        (("-x", ""), "--exclude"), (("-b", ""), "--batch-size"), (("--label", ""), "--label"),
+    ],
+)  # fmt: skip
+def test_an_option_emptied_by_an_unset_variable_does_not_mean_what_is_used_without_it(
+    project: Project, words: tuple[str, ...], option: str
 ) -> None:
     done = project.orch("bench", "resnet50", "-f", "simulated", "--nodes", "1", "--dry-run", *words)
-    option = "--slurm" if words[0] == "--slurm" else "--hosts"
     assert done.returncode == 2 and f"orch: {option}: expected a value, got an empty text" in done.stderr, done.stderr
+
+
+def test_an_option_given_twice_is_refused_unless_it_collects_values(project: Project) -> None:
+    bench = ("bench", "resnet50", "-f", "simulated", "--dry-run")
+    done = project.orch(*bench, "-x", "n1", "--exclude", "n2")
+    assert done.returncode == 2 and "orch: --exclude: expected the option once, got it again" in done.stderr, done.stderr
+    assert project.orch(*bench, "--env", "A=1", "--env", "B=2", "--no-baseline", "--no-baseline").returncode == 0
 
 
 def test_a_missing_inventory_says_which_file_named_it_and_what_to_do(project: Project) -> None:

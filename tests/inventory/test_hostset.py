@@ -173,6 +173,7 @@ def test_fold_writes_sets_as_people_do(names: str, folded: str) -> None:
 def test_nearest_suggests_only_what_is_near() -> None:
     assert nearest("gpu", ["gpus", "slots"]) == "; did you mean 'gpus'?"
     assert nearest("colour", ["gpus", "slots"]) == ""
+    assert nearest("GPT-tiny", ["moe-tiny", "gpt-tiny"]) == "; did you mean 'gpt-tiny'?"
     assert nearest("x", []) == ""
 
 

@@ -294,3 +294,22 @@ def test_maxtext_has_a_process_per_node_and_ranks_share_weights_over_all_nodes()
     assert plan.spec.global_batch == 4 * 8 * 3 * 2
     copies = " ".join(file_of(planned("maxtext", (4, 8), shard_nodes="false"), 0).split())
     assert "dcn_data_parallelism=4 dcn_fsdp_parallelism=1 ici_fsdp_parallelism=8" in copies
+
+
+@pytest.mark.parametrize(
+    ("shape", "model", "sets", "where"),
+    [
+        ((1, 8), "llama3-8b", {"pipeline_parallel": "4", "accumulation": "2"}, "--set accumulation"),
+        ((1, 8), "gpt-tiny", {"pipeline_parallel": "4", "accumulation": "4"}, "--set pipeline_parallel"),  # of 2 layers
+        ((2, 8), "llama3-8b", {"tensor_parallel": "16"}, "--set tensor_parallel"),  # of 8 heads of keys
+        ((2, 8), "llama3-8b", {"tensor_parallel": "2", "replicas": "3"}, "--set replicas"),
+        ((2, 8), "llama3-8b", {"tensor_parallel": "2", "parallel": "ddp"}, "--set parallel"),
+        ((2, 8), "llama3-8b", {"replicas": "2", "parallel": "ddp"}, "--set parallel"),
+    ],
+)
+def test_our_own_trainer_is_not_planned_as_its_ranks_would_refuse_it(
+    shape: tuple[int, int], model: str, sets: dict[str, str], where: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        planned("pytorch_lm", shape, model=model, **sets)
+    assert caught.value.where == where
