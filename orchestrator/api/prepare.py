@@ -57,6 +57,8 @@ def prepared(
     check_variables(request, selection.inventory)
     plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
     check_planned(plan)
+    if profile:
+        profile.check(spec.world_size for spec in plan.cells)
     note_references("--env", {item for spec in plan.cells for item in spec.env.items()}, say)
     if unused := idle(plan.cells, selection.hosts):
         say(f"idle: {'; '.join(unused)}: hosts differ in size, and no run needs these")

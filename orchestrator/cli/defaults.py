@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -22,6 +23,8 @@ _OF_RUNS = (
     "wait", "wait_limit", "keep_going", "strict",
 )  # fmt: skip
 _RUNNING = ("accept", "bench", "tune", "bisect", "resume")
+# Of other options the last one counts, as words that follow those of an alias.
+_ONCE = {"exclude", "hosts", "file"}
 _TIME = re.compile(r"[0-9.]+[smhd][0-9.smhd]*")
 
 
@@ -36,13 +39,19 @@ class Command(typer.core.TyperCommand):
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of the command. Raises ConfigError for an option that is given twice and has one value."""
+        """Parse the words of the command. Raises ConfigError for machines or a file that are chosen twice."""
         if not ctx.resilient_parsing:
-            order = self.make_parser(ctx).parse_args(list(args))[2]
-            for param in {id(param): param for param in order}.values():
-                several = getattr(param, "multiple", True) or getattr(param, "is_flag", True)
-                if sum(other is param for other in order) > 1 and not several:
-                    _refuse_again(_key(param))
+            try:
+                order = self.make_parser(ctx).parse_args(list(args))[2]
+            except Exception as error:
+                # Whose class depends on the version of typer; only that of an unknown option has these.
+                if hasattr(error, "possibilities") and any(_key(param) == "set" for param in self.params):
+                    of_framework = f"--set {str(error.option_name).lstrip('-').replace('-', '_')}=…"  # type: ignore[attr-defined]
+                    error.possibilities = [*(error.possibilities or ()), of_framework]
+                raise
+            for key, count in Counter(map(_key, order)).items():
+                if count > 1 and key in _ONCE:
+                    _refuse_again(key)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -97,7 +106,7 @@ def _refuse_empty(key: str) -> NoReturn:
 def _refuse_again(key: str) -> NoReturn:
     from orchestrator.errors import ConfigError
 
-    hint = "an option that takes several values has them in one word, with commas"
+    hint = "" if key == "file" else "several machines are one word, with commas"
     raise ConfigError("expected the option once, got it again", where=f"--{key.replace('_', '-')}", hint=hint)
 
 

@@ -41,7 +41,7 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
         typer.echo(f"plan: {words}")
     if plan.profile:
-        typer.echo(f"then {len(plan.profiled())} runs that no table counts, with traces ({plan.profile})")
+        typer.echo(f"then runs that no table counts, with traces ({plan.profile}): {len(plan.profiled())}")
     for line in _interfaces_said(plan, selection):
         typer.echo(one_line(line))
     typer.echo(f"{len(of_runs)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")

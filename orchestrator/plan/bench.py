@@ -63,6 +63,7 @@ class Bench:
                 self.bench_id,
             )
             for index, spec in numbered
+            if self.profile.ranks_of(spec.world_size)
         )
 
     def block(self, repeat: int) -> tuple[PlannedRun, ...]:

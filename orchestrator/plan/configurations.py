@@ -57,6 +57,7 @@ def configurations(
         whole = {"nodes": len(hosts), **choice}
         origins = {name: origins_of.get(name, "run file") for name in choice}
         origins.setdefault("nodes", "all selected hosts")
+        origins.setdefault("framework", "the first that has the model")
         if "gpus" not in choice:
             whole["gpus"], origins["gpus"] = ranks_by_default(folder, widest)
         try:

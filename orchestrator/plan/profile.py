@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError
@@ -36,6 +37,12 @@ class Profile:
     def ranks_of(self, world_size: int) -> tuple[int, ...]:
         """Return the ranks that are traced of so many."""
         return tuple(rank for rank in self.ranks or dict.fromkeys((0, world_size - 1)) if rank < world_size)
+
+    def check(self, world_sizes: Iterable[int]) -> None:
+        """Raise ConfigError if no configuration has any of these ranks."""
+        most = max(world_sizes, default=1)
+        if not self.ranks_of(most):
+            raise ConfigError(f"expected ranks from 0 to {most - 1}, got {self}", where="--profile")
 
     def spec(self, spec: RunSpec) -> RunSpec:
         """Return what the extra run of a configuration is: no more steps than the traces need."""

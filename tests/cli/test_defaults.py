@@ -95,11 +95,11 @@ def test_an_option_emptied_by_an_unset_variable_does_not_mean_what_is_used_witho
     assert done.returncode == 2 and f"orch: {option}: expected a value, got an empty text" in done.stderr, done.stderr
 
 
-def test_an_option_given_twice_is_refused_unless_it_collects_values(project: Project) -> None:
+def test_machines_chosen_twice_are_refused_and_of_other_options_the_last_one_counts(project: Project) -> None:
     bench = ("bench", "resnet50", "-f", "simulated", "--dry-run")
     done = project.orch(*bench, "-x", "n1", "--exclude", "n2")
     assert done.returncode == 2 and "orch: --exclude: expected the option once, got it again" in done.stderr, done.stderr
-    assert project.orch(*bench, "--env", "A=1", "--env", "B=2", "--no-baseline", "--no-baseline").returncode == 0
+    assert project.orch(*bench, "--env", "A=1", "--env", "B=2", "--steps", "40", "--steps", "50").returncode == 0
 
 
 def test_a_missing_inventory_says_which_file_named_it_and_what_to_do(project: Project) -> None:

@@ -43,6 +43,12 @@ def test_the_first_and_the_last_rank_are_traced_if_none_is_named_and_no_rank_tha
     assert Profile(5, (0, 3, 9)).ranks_of(4) == (0, 3)
 
 
+def test_ranks_that_no_configuration_has_are_refused() -> None:
+    profile_of("torch:ranks=3,9").check([1, 4])
+    with pytest.raises(ConfigError, match="expected ranks from 0 to 3, got torch:steps=5:ranks=9"):
+        profile_of("torch:ranks=9").check([1, 4])
+
+
 def test_the_extra_run_is_shorter_and_differs_in_one_variable() -> None:
     spec = Profile(steps=3).spec(FOUR)
     assert spec.env == {"NCCL_ALGO": "Ring", "ORCH_PROFILE": "steps=3 ranks=0,3"}
