@@ -25,6 +25,7 @@ from orchestrator.analysis.published.rules import rule_of
 from orchestrator.checks.among import unlike
 from orchestrator.checks.judge import judge, unfit
 from orchestrator.errors import ConfigError
+from orchestrator.inventory import open_inventory
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import parse
@@ -779,7 +780,9 @@ def test_zmq_gets_a_second_process_that_serves(stand_in: StandIn) -> None:
 def test_the_page_shows_every_folder_every_name_and_an_example_that_is_sound(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "frameworks.md").read_text()
     assert [name for name in library.frameworks() if f"`{name}`" not in page] == []
-    example = page.partition("```yaml\n")[2].partition("```")[0]
+    inventory, example = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "cluster.yaml").write_text(inventory)
+    assert {host.vars["nanogpt_dir"] for host in open_inventory(str(tmp_path / "cluster.yaml")).hosts} == {"/opt/nanoGPT"}
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "framework.yaml").write_text(example)
     table = page.partition("| a template sees | |")[2].partition("\n\n")[0]
