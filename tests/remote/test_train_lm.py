@@ -310,7 +310,7 @@ REFUSED = [
     (
         "gpt-tiny",
         ["--tensor-parallel", "2", "--parallel", "ddp"],
-        4,
+        2,
         "--parallel: expected fsdp with --tensor-parallel",
     ),
     ("gpt-tiny", ["--compile", "true", "--compile-split", "whole"], 2, "--compile-split: expected blocks on several ranks"),

@@ -51,6 +51,11 @@ def test_a_bench_that_ended_before_its_first_run_says_why_once_for_all_hosts(ben
     assert notes_of(bench) == []
 
 
+def test_borrowed_runs_are_among_the_notes(tmp_path: Path) -> None:
+    content = {"bench_id": "b2", "created": "2025-01-01", "runs": ["r1", "r2", "r3"], "borrowed": {"r1": "b1", "r2": "b1"}}
+    assert notes_of(BenchDir.create(tmp_path / "runs", content)) == ["runs borrowed from b1 as a baseline: 2"]
+
+
 def test_a_whole_run_has_its_speed(bench: BenchDir) -> None:
     result = read_run(build(bench, "r1"))
     assert result.error is None and result.state == "finished"
