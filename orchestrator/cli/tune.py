@@ -143,6 +143,7 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
     """Print all parameters. Which of them apply is decided by NCCL's log of the first run."""
     from dataclasses import asdict
 
+    from orchestrator.analysis.tune.candidates import batch_sizes
     from orchestrator.plan.spec import as_written
 
     usable = [knob for knob in knobs if numerics or not knob.numerics]
@@ -154,8 +155,7 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
         default = knob.default if knob.env else str(spec.options[knob.option] if knob.option else spec.batch_size)
         values = ", ".join(" ".join(map(as_written, value)) for value in knob.values)
         if knob.multiplies:
-            sizes = [spec.batch_size * factor for (factor,) in knob.values]
-            values = ", ".join(f"{size:g}" for size in sizes if size == int(size) and size >= 1)
+            values = ", ".join(str(size) for (size,) in batch_sizes(knob, spec))
         conditions = [f"NCCL uses {' or '.join(knob.networks)}"] if knob.networks else []
         conditions += [f"{name} is {' or '.join(map(as_written, among))}" for name, among in knob.when.items()]
         where = f"  if {' and '.join(conditions)}" if conditions else ""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from orchestrator.plan import Framework, Knob, RunSpec
 from orchestrator.plan.spec import as_written, with_batch_size
 
-__all__ = ["Candidate", "Settings", "applicable", "applied", "children", "design", "settings", "written"]
+__all__ = ["Candidate", "Settings", "applicable", "applied", "batch_sizes", "children", "design", "settings", "written"]
 
 
 Candidate = tuple[int, ...]
@@ -54,7 +54,7 @@ def applicable(
     usable = []
     for knob in knobs:
         current = tuple(held.get(name) for name in knob.names)
-        possible = tuple(_batch_sizes(knob, spec) if has_batch_size else ()) if knob.multiplies else knob.values
+        possible = tuple(batch_sizes(knob, spec) if has_batch_size else ()) if knob.multiplies else knob.values
         values = tuple(value for value in possible if value != current)
         if any(facts.get(name) not in among for name, among in knob.when.items()):
             continue
@@ -94,7 +94,7 @@ def applied(spec: RunSpec, framework: Framework, knobs: Sequence[Knob], candidat
     return with_batch_size(spec, framework, batch_size or spec.batch_size, {**spec.options, **options})
 
 
-def _batch_sizes(knob: Knob, spec: RunSpec) -> Iterator[tuple[int]]:
+def batch_sizes(knob: Knob, spec: RunSpec) -> Iterator[tuple[int]]:
     """Yield the batch sizes that the factors of a knob give, in order; those that are no whole number are left out."""
     for (factor,) in knob.values:
         if (size := spec.batch_size * factor) >= 1 and size == int(size):
