@@ -62,7 +62,10 @@ def bench(
     ladder: Annotated[bool, typer.Option("--ladder", help="1n1g, 1n2g … one full node, then 2, 4 … nodes.")] = False,
     dtype: Annotated[str, typer.Option("--dtype", metavar="T,…", help="fp32, tf32, fp16, bf16, fp8.")] = "",
     batch_size: Annotated[
-        str, typer.Option("--batch-size", "-b", metavar="N,…", help="Samples per device and step; sequences of a micro-batch.")
+        str,
+        typer.Option(
+            "--batch-size", "-b", metavar="N,…", help="Samples per device and step; language models: sequences per micro-batch."
+        ),
     ] = "",
     global_batch: Annotated[
         int | None,

@@ -107,7 +107,7 @@ def _refuse_again(key: str) -> NoReturn:
     from orchestrator.errors import ConfigError
 
     hint = "" if key == "file" else "several machines are one word, with commas"
-    raise ConfigError("expected the option once, got it again", where=f"--{key.replace('_', '-')}", hint=hint)
+    raise ConfigError("expected the option once, got it again", where=f"--{key}", hint=hint)
 
 
 def _key(param: Any) -> str:
