@@ -4,8 +4,8 @@
 
 Synthetic images that stay on the device in the type of the first layer, channels-last, cuDNN's search for kernels, autocast,
 fused SGD, gradients that live in DDP's buckets, a static graph unless compiled, no synchronised buffers, nothing in the loop
-that waits for the device; one rank trains without DDP. --compile takes a mode of torch.compile; reduce-overhead replays CUDA
-graphs. The network is that of orch's trainer, so that only the code around it differs.
+that waits for the device; one rank trains without DDP. --compile takes a mode of torch.compile, or tuned, see TUNED;
+reduce-overhead replays CUDA graphs. The network is that of orch's trainer, so that only the code around it differs.
 
 Rank 0 prints the images/s of all ranks together between two moments at which the device was idle, the first and the last loss,
 and how many graphs torch.compile saw: one, which DDP cuts by its buckets. The exit status is 1 unless the loss fell: at its
@@ -33,7 +33,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "remote"))
 
 from torch_models import HALF_TYPES, initialise, resnet50
 
-MODES = ["none", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"]
+MODES = ["none", "default", "reduce-overhead", "tuned", "max-autotune-no-cudagraphs", "max-autotune"]
+TUNED = {"triton.cudagraphs": True, "coordinate_descent_tuning": True, "max_autotune_pointwise": True}
+"""Options of torch.compile: reduce-overhead, and a search for each of the kernels that it writes, which takes a minute. The
+search of max-autotune also tries convolutions of its own; on an H200 it had not ended after seven."""
 
 
 class Network(nn.Module):
@@ -83,8 +86,10 @@ def main() -> None:
             gradient_as_bucket_view=True,
             static_graph=asked.compile == "none",
         )
-    if asked.compile != "none":
-        model = torch.compile(model, mode=None if asked.compile == "default" else asked.compile)
+    if asked.compile == "tuned":
+        model = torch.compile(model, options=TUNED)
+    elif asked.compile != "none":
+        model = torch.compile(model, mode=asked.compile)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-5, fused=True)
     scaler = torch.amp.GradScaler(asked.device, init_scale=1024.0 if cuda else 8.0, enabled=asked.dtype == "fp16")
     torch.manual_seed(1 + dist.get_rank())

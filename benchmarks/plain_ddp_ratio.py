@@ -1,15 +1,16 @@
 """The PyTorch trainer compared with a plain DistributedDataParallel script (plain_ddp.py) on this machine.
 
     python benchmarks/plain_ddp_ratio.py [--gpus 1,2,4,8] [--dtype fp16] [--batch-size 256] [--rounds 3]
-                                         [--modes eager,compiled,graphs,best]
+                                         [--modes eager,compiled,graphs,tuned] [--limit-s 300]
     python benchmarks/plain_ddp_ratio.py --device cpu --gpus 1,2 --dtype fp32 --batch-size 4 --image-size 64 --steps 8 \
                                          --warmup-steps 3
 
 Needs PyTorch and nothing else. Both run under torchrun with the same type, batch size per GPU and steps; a mode says how. They
 alternate, because a warm GPU is slower than an idle one. The output has medians in images/s of all GPUs together, the ratio of
-ours (orch's trainer) to plain with its minimum and maximum over all rounds, and the efficiency of each if one GPU was measured.
-A run whose loss did not fall ends the benchmark, and so does a plain script compiled in pieces. In the mode `best`, each side
-has all that it offers.
+ours (orch's trainer) to plain with its minimum and maximum over all rounds, the same for the fastest mode of each ("best"), and
+the efficiency of each if one GPU was measured. A run whose loss did not fall ends the benchmark, and so does a plain script
+compiled in pieces. A program that has not ended after --limit-s is killed and not run again in that mode: the search of the
+mode `tuned` takes minutes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -33,9 +36,11 @@ MODES = {
     "eager": ("", "--compile none"),
     "compiled": ("--compile", "--compile default"),
     "graphs": ("--compile --cuda-graphs", "--compile reduce-overhead"),
-    "best": ("--compile --cuda-graphs --compile-level tuned --max-pool gathered", "--compile max-autotune"),
+    "tuned": ("--compile --cuda-graphs --compile-level tuned", "--compile tuned"),
 }
 """By mode: the arguments of ours and those of plain."""
+Speeds = dict[tuple[str, str, int], list[float]]
+"""By program, mode and GPUs: images/s of each round."""
 
 
 def main() -> None:
@@ -50,6 +55,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--warmup-steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit-s", type=float, default=600.0, help="longest time of a program, compilation included")
     parser.add_argument("--peer", default="", help="another script with the arguments and the lines of plain_ddp.py")
     asked = parser.parse_args()
     counts, modes = [int(count) for count in asked.gpus.split(",")], asked.modes.split(",")
@@ -57,43 +63,67 @@ def main() -> None:
         sys.exit(f"--modes: expected some of {', '.join(MODES)}, got {', '.join(unknown)}")
     if asked.device == "cuda" and max(counts) > torch.cuda.device_count():
         sys.exit(f"--gpus: expected at most the {torch.cuda.device_count()} that PyTorch finds, got {max(counts)}")
-    speeds: dict[tuple[str, str, int], list[float]] = {}
+    speeds: Speeds = {(name, mode, gpus): [] for name in PROGRAMS for mode in modes for gpus in counts}
     for number in range(asked.rounds):
         for mode in modes:
             for gpus in counts:
                 for name in PROGRAMS:
-                    speeds.setdefault((name, mode, gpus), []).append(speed(name, mode, gpus, asked))
-                plain, ours = (speeds[name, mode, gpus][-1] for name in PROGRAMS)
-                print(
-                    f"round {number + 1}, {mode}, {gpus}: plain {plain:.2f}, ours {ours:.2f}, {ours / plain:.3f}x", flush=True
-                )
+                    measure(name, mode, gpus, asked, number, speeds)
     print(f"{asked.device}, {asked.dtype}, batch {asked.batch_size} each, medians of {asked.rounds}, images/s:")
-    for mode in modes:
-        for gpus in counts:
-            pairs = zip(speeds["ours", mode, gpus], speeds["plain", mode, gpus], strict=True)
-            ratios = [ours / plain for ours, plain in pairs]
-            print(
-                f"  {mode:9} {gpus:3d}  " + "   ".join(said(name, mode, gpus, speeds) for name in PROGRAMS),
-                f"  ours {statistics.median(ratios):.3f}x ({min(ratios):.3f} to {max(ratios):.3f})",
-            )
+    for gpus in counts:
+        for mode in modes:
+            print(f"  {mode:9} {gpus:3d}  {compared(dict.fromkeys(PROGRAMS, mode), gpus, speeds)}")
+        if len(modes) > 1 and all(any(speeds[name, mode, gpus] for mode in modes) for name in PROGRAMS):
+            best = {name: fastest(name, modes, gpus, speeds) for name in PROGRAMS}
+            of_which = ", ".join(f"{name} {mode}" for name, mode in best.items())
+            print(f"  {'best':9} {gpus:3d}  {compared(best, gpus, speeds)}  ({of_which})")
 
 
-def speed(name: str, mode: str, gpus: int, asked: argparse.Namespace) -> float:
-    """Return images/s of all GPUs after the warm-up. Ends this program if the trainer failed or did not train."""
+def measure(name: str, mode: str, gpus: int, asked: argparse.Namespace, number: int, speeds: Speeds) -> None:
+    """Run a program in a round, keep and print its speed, and its ratio to plain's of that round. Does nothing if the program
+    did not end in an earlier round."""
+    kept = speeds[name, mode, gpus]
+    if len(kept) < number:
+        return
+    began = time.monotonic()
+    reached = speed(name, mode, gpus, asked)
+    heading, seconds = f"round {number + 1}, {mode}, {gpus}: {name}", f"{time.monotonic() - began:.0f} s"
+    if reached is None:
+        print(f"{heading} was killed after {seconds}", flush=True)
+        return
+    kept.append(reached)
+    plain = speeds["plain", mode, gpus]
+    ratio = f", {reached / plain[number]:.3f}x" if name == "ours" and len(plain) > number else ""
+    print(f"{heading} {reached:.2f}{ratio} ({seconds})", flush=True)
+
+
+def speed(name: str, mode: str, gpus: int, asked: argparse.Namespace) -> float | None:
+    """Return images/s of all GPUs after the warm-up, None if that took too long. Ends this program if the trainer failed or did
+    not train."""
     script = asked.peer if name == "plain" and asked.peer else str(PROGRAMS[name])
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(gpus), script]
     for option in ("device", "dtype", "batch_size", "image_size", "steps", "warmup_steps"):
         argv += [f"--{option.replace('_', '-')}", str(getattr(asked, option))]
-    of_mode = shlex.split(MODES[mode][name == "plain"])
-    done = subprocess.run([*argv, *of_mode], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{name}, {mode}, on {gpus}: exit status {done.returncode}\n{done.stderr[-2000:]}")
+    argv += shlex.split(MODES[mode][name == "plain"])
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(argv, stdout=out, stderr=errors)
+        try:
+            process.wait(asked.limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            end(process)
+        out.seek(0)
+        errors.seek(0)
+        stdout, stderr = out.read(), errors.read()
+    if process.returncode:
+        sys.exit(f"{name}, {mode}, on {gpus}: exit status {process.returncode}\n{stderr[-2000:]}")
     if name == "plain":
-        for graphs in GRAPHS.findall(done.stdout) if mode != "eager" else ():
+        for graphs in GRAPHS.findall(stdout) if mode != "eager" else ():
             if graphs != "1":
                 sys.exit(f"{name}, {mode}, on {gpus}: expected one compiled graph, got {graphs}: as such it is no peer")
-        return float(PLAIN.findall(done.stdout)[0])
-    steps = [(int(at), float(took), int(samples), float(loss)) for at, took, samples, loss in STEP.findall(done.stdout)]
+        return float(PLAIN.findall(stdout)[0])
+    steps = [(int(at), float(took), int(samples), float(loss)) for at, took, samples, loss in STEP.findall(stdout)]
     losses = [loss for at, _, _, loss in steps if at > 0]
     if not losses[-1] < losses[0]:
         sys.exit(f"{name}, {mode}, on {gpus}: expected a loss below {losses[0]:.4f}, got {losses[-1]:.4f}")
@@ -101,10 +131,36 @@ def speed(name: str, mode: str, gpus: int, asked: argparse.Namespace) -> float:
     return sum(samples for _, samples in window) / sum(took for took, _ in window)
 
 
-def said(name: str, mode: str, gpus: int, speeds: dict[tuple[str, str, int], list[float]]) -> str:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End torchrun, which ends its ranks when it is terminated, if it has not ended."""
+    process.terminate()
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def fastest(name: str, modes: list[str], gpus: int, speeds: Speeds) -> str:
+    """Return the mode in which a program is fastest by its median."""
+    medians = {mode: statistics.median(speeds[name, mode, gpus]) for mode in modes if speeds[name, mode, gpus]}
+    return max(medians, key=medians.__getitem__)
+
+
+def compared(modes: dict[str, str], gpus: int, speeds: Speeds) -> str:
+    """Return the medians of both programs, each in its mode, and the ratio of ours to plain over the rounds."""
+    ran = {name: speeds[name, mode, gpus] for name, mode in modes.items()}
+    medians = [said(name, mode, gpus, speeds) for name, mode in modes.items() if ran[name]]
+    ratios = [ours / plain for ours, plain in zip(ran["ours"], ran["plain"], strict=False)]
+    if ratios:
+        medians.append(f"ours {statistics.median(ratios):.3f}x ({min(ratios):.3f} to {max(ratios):.3f})")
+    return "   ".join(medians) or "no result"
+
+
+def said(name: str, mode: str, gpus: int, speeds: Speeds) -> str:
     """Return the median, and the efficiency if one GPU was measured."""
     speed = statistics.median(speeds[name, mode, gpus])
-    if gpus == 1 or (name, mode, 1) not in speeds:
+    if gpus == 1 or not speeds.get((name, mode, 1)):
         return f"{name} {speed:.2f}"
     return f"{name} {speed:.2f} ({speed / (gpus * statistics.median(speeds[name, mode, 1])):.1%})"
 
