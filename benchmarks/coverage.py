@@ -276,7 +276,7 @@ def main() -> None:
     worlds, repeats = asked.worlds.split(","), [int(number) for number in asked.repeats.split(",")]
     if asked.until_ci:
         for name in worlds:
-            for aim in words(asked.until_ci):
+            for aim in words(asked.until_ci, "--until-ci"):
                 for least in repeats:
                     schedule = Schedule(repeats=least, until_ci=share(aim, "--until-ci"))
                     print(f"{name:30} ±{aim} from {least}: {until(WORLDS[name], schedule, asked.campaigns)}", flush=True)

@@ -67,7 +67,7 @@ def deploy(
     from orchestrator.nodes.deploy import Memory
     from orchestrator.nodes.deploy import deploy as deploy_to
 
-    folders = open_frameworks(words(framework), template_bases(templates))
+    folders = open_frameworks(words(framework, "--framework"), template_bases(templates))
     selection = select(hosts, exclude)
     selection.project.prepare()
     memory = Memory(selection.project.deployed, folders)
@@ -124,7 +124,7 @@ def check(
     from orchestrator.nodes.fanout import each_or_raise
 
     named = _named(only)
-    folders = open_frameworks(words(framework), template_bases(templates)) if named != {"reach"} else []
+    folders = open_frameworks(words(framework, "--framework"), template_bases(templates)) if named != {"reach"} else []
     selection = select(hosts, exclude, devices=devices or [])
     with Opened() as opened:
         if skip_unreachable:
@@ -155,11 +155,11 @@ def _named(only: str) -> set[str]:
     from orchestrator.inventory import nearest
 
     names = ("reach", *NAMES)
-    for name in words(only) if only else ():
+    for name in words(only, "--only") if only else ():
         if name not in names:
             hint = f"the checks are {', '.join(names)}{nearest(name, names)}"
             raise ConfigError(f"expected names of checks, got {name!r}", where="--only", hint=hint)
-    return set(words(only)) if only else set()
+    return set(words(only, "--only")) if only else set()
 
 
 def _reach(cluster: Cluster, name: str) -> None:

@@ -41,6 +41,8 @@ class Option:
             raise invalid from None
         if self.type == "float" and not math.isfinite(value):
             raise invalid
+        if self.type == "int" and value.bit_length() > 63:  # programs cannot hold it
+            raise ConfigError(f"expected a whole number of at most 64 bits, got {text!r}", where=f"--set {name}")
         if self.type == "str" and ("\0" in text or "\r" in text):  # these cannot be written into scripts, config files and logs
             raise invalid
         if (self.choices and value not in self.choices) or (self.minimum is not None and value < self.minimum):

@@ -139,11 +139,9 @@ def request_of(
     if shape and (nodes or gpus or ladder) or ladder and "," in gpus:
         where = "--shape" if shape else "--ladder"
         raise ConfigError("expected --shape alone, or --ladder, or --nodes and --gpus", where=where)
-    if framework and not words(framework):
-        raise ConfigError("expected at least one framework, got none", where="--framework")
     axes: dict[str, tuple[Any, ...]] = {
-        "batch_size": numbers(batch_size, "--batch-size"), "dtype": words(dtype), "loader": words(loader),
-        "cpu_binding": words(cpu_binding),
+        "batch_size": numbers(batch_size, "--batch-size"), "dtype": words(dtype, "--dtype"),
+        "loader": words(loader, "--loader"), "cpu_binding": words(cpu_binding, "--cpu-binding"),
     }  # fmt: skip
     axes |= {f"options.{name}": values for name, values in assignments(sets, "--set").items()}
     variables = assignments(env, "--env")
@@ -157,7 +155,7 @@ def request_of(
     file = file.completed({name: (value, place) for name, (value, _, place) in left.items()})
     return Request(
         model=model,
-        frameworks=tuple(dict.fromkeys(words(framework))),
+        frameworks=tuple(dict.fromkeys(words(framework, "--framework"))),
         nodes=numbers(nodes, "--nodes"),
         gpus=numbers(gpus, "--gpus"),
         shapes=shapes_of(shape),

@@ -50,8 +50,10 @@ def check_ranks(framework: Framework, options: Mapping[str, Any], world_size: in
     shared_by = framework.step.shared_by if framework.step else ()
     model_ranks = prod(options[name] for name in shared_by)
     if world_size % model_ranks:
-        shared = " × ".join(f"{name}={options[name]}" for name in shared_by)
-        raise ConfigError(f"expected a multiple of {model_ranks} ranks for {shared}, got {world_size}", where="--shape")
+        sharing = {name: options[name] for name in shared_by if options[name] > 1}
+        shared = " × ".join(f"{name}={ranks}" for name, ranks in sharing.items())
+        message = f"expected a multiple of {model_ranks} ranks for {shared}, got {world_size}"
+        raise ConfigError(message, where=f"--set {next(iter(sharing))}", hint="change it, or the number of nodes or ranks")
 
 
 def follower_of(framework: Framework) -> str:

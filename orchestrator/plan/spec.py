@@ -25,6 +25,7 @@ __all__ = [
 
 _NAMED = 3
 """Skipped configurations that a note names for one reason."""
+_MOST = 1 << 40
 _COUNTS = {"nodes": 1, "gpus": 1, "batch_size": 1, "global_batch": 1, "steps": 1, "warmup_steps": 0}
 
 
@@ -264,8 +265,9 @@ def _check_fixed(framework: Framework, key: str, value: Any) -> None:
 
 def _check_number(key: str, value: Any) -> None:
     least = _COUNTS.get(key)
-    if least is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-        raise ConfigError(f"expected a whole number ≥ {least}, got {value!r}", where=f"--{key.replace('_', '-')}")
+    if least is not None and (not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST):
+        form = f"of at most {_MOST}" if isinstance(value, int) and value > _MOST else f"≥ {least}"
+        raise ConfigError(f"expected a whole number {form}, got {value!r}", where=f"--{key.replace('_', '-')}")
     if key == "timeout_s" and (not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf")):
         raise ConfigError(f"expected seconds above 0, got {value!r}", where="--timeout")
 

@@ -2,7 +2,7 @@
 
 Each function raises ConfigError with the option, the expected form, and the given text.
 
->>> words("fp32, fp16,"), numbers("1,2,4", "--nodes"), shapes("1n8g,4x8"), seconds("1h30m", "--budget")
+>>> words("fp32, fp16", "--dtype"), numbers("1,2,4", "--nodes"), shapes("1n8g,4x8"), seconds("1h30m", "--budget")
 (('fp32', 'fp16'), (1, 2, 4), ((1, 8), (4, 8)), 5400.0)
 >>> assignments(["bucket_mb=25,100", "sizes='1024,4096'"], "--set")
 {'bucket_mb': ('25', '100'), 'sizes': ('1024,4096',)}
@@ -32,15 +32,18 @@ _VALUE = re.compile(rf"[ ]*({QUOTED})[ ]*(?=,|$)|([^,]*)", re.DOTALL)
 """A value in quotes, or the text up to the next comma."""
 
 
-def words(text: str) -> tuple[str, ...]:
-    """Return the words of a comma-separated list."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+def words(text: str, option: str) -> tuple[str, ...]:
+    """Return the words of a comma-separated list, none if the text is empty."""
+    listed = tuple(word.strip() for word in text.split(",")) if text else ()
+    if not all(listed):
+        raise ConfigError(f"expected a value before and after each comma, got {text!r}", where=option)
+    return listed
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
     """Return the whole numbers of a comma-separated list."""
     try:
-        return tuple(int(word) for word in words(text))
+        return tuple(int(word) for word in words(text, option))
     except ValueError:
         raise ConfigError(f"expected whole numbers separated by commas, got {text!r}", where=option) from None
 
@@ -48,7 +51,7 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
 def shapes(text: str, option: str = "--shape") -> tuple[tuple[int, int], ...]:
     """Return (nodes, gpus) of each shape: ``1n8g,4n8g`` or ``1x8,4x8``."""
     pairs = []
-    for word in words(text):
+    for word in words(text, option):
         match = re.fullmatch(r"(\d+)n(\d+)g|(\d+)x(\d+)", word)
         if not match:
             raise ConfigError(f"expected shapes such as 1n1g,4n8g, got {word!r}", where=option)

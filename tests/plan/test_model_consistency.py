@@ -50,7 +50,7 @@ def test_a_model_has_defaults_of_its_own_but_not_on_a_device_for_rehearsals(
 
 
 def test_copies_of_a_model_must_fit_the_ranks(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"expected a multiple of 3 ranks for tensor_parallel=3 × pipeline_parallel=1, got 8"):
+    with pytest.raises(ConfigError, match=r"expected a multiple of 3 ranks for tensor_parallel=3, got 8"):
         spec_of(tmp_path, sets={"tensor_parallel": "3"})
 
 

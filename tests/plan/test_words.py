@@ -26,9 +26,14 @@ def test_the_example_of_the_module_is_true() -> None:
     assert results.attempted and not results.failed
 
 
-@pytest.mark.parametrize(("text", "value"), [("", ()), (",", ()), ("a", ("a",)), (" a ,b,", ("a", "b"))])
-def test_a_list_has_commas_and_no_empty_words(text: str, value: tuple[str, ...]) -> None:
-    assert words(text) == value
+@pytest.mark.parametrize(("text", "value"), [("", ()), ("a", ("a",)), (" a ,b", ("a", "b"))])
+def test_a_list_has_commas(text: str, value: tuple[str, ...]) -> None:
+    assert words(text, "--dtype") == value
+
+
+@pytest.mark.parametrize("text", [",", "a,", ",a", "a,,b", "a, ,b", " "])
+def test_a_list_has_no_empty_words(text: str) -> None:
+    assert refusal(lambda: words(text, "--dtype")) == f"--dtype: expected a value before and after each comma, got {text!r}"
 
 
 @given(st.lists(st.integers(-(10**6), 10**6), max_size=9))
