@@ -182,17 +182,20 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             prove_world(world.me, world.device)  # also the barrier before the first step
             start = clock.start()
-            rank_progress.mark(1, "step")
             if world.me.rank == 0:
                 trainer.say_start(start)
+            rank_progress.mark(1, "step")
 
         def on_log(self, _: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **__: Any) -> None:
             del control
             if logs and "loss" in logs:
                 steps = clock.mark(state.global_step, logs["loss"])
-                rank_progress.mark(state.global_step + 1, "step" if state.global_step < args.steps else "end")
                 if world.me.rank == 0:
                     trainer.say_steps(steps, global_batch)
+                # After the line, which a full pipe may hold up. The end is in the last step: in a later one this rank would be
+                # taken for one that has left out what others still wait for.
+                has_more = state.global_step < args.steps
+                rank_progress.mark(state.global_step + has_more, "step" if has_more else "end")
 
     torch.manual_seed(args.seed)
     model = model_of(args)

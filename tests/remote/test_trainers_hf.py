@@ -5,17 +5,34 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.trainers import PYTHON, ROOT, closing, flags, needs, rank_lines, samples, torchrun
+from tests.support.trainers import PYTHON, ROOT, closing, flags, free_port, needs, rank_lines, samples, torchrun
 
 TRAINER = ROOT / "remote" / "train_hf_lm.py"
 FOLDER = ROOT / "templates" / "hf_trainer"
 SMALL = ["--device", "cpu", "--dtype", "fp32", "--seq-len", "32", "--vocab", "100"]
+SIZES = [
+    "--device",
+    "cpu",
+    "--dtype",
+    "fp32",
+    "--layers",
+    "1",
+    "--width",
+    "32",
+    "--heads",
+    "2",
+    "--mlp",
+    "32",
+    "--vocab",
+    "100",
+]
 LLAMA = ["--architecture", "llama", "--kv-heads", "2", "--mlp", "96", "--tied", "false"]
 
 
@@ -74,6 +91,106 @@ def test_micro_batches_and_recomputation_are_part_of_one_step(tmp_path: Path) ->
     assert [step["step"] for step in steps] == [0, 1, 2, 3] and steps[1]["samples"] == 4
     # The loss of a model that knows nothing is that of guessing one of 100 tokens.
     assert steps[1]["loss"] == pytest.approx(4.605, abs=0.15)
+
+
+MARKED = """
+import runpy, sys, rank_progress
+
+rank_progress.mark = lambda step, phase: print("mark", step, phase, flush=True)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a program whose marks are lines among those that it prints."""
+
+STAND_IN = """
+import types
+
+__version__ = "none"
+logging = types.SimpleNamespace(set_verbosity_error=lambda: None)
+
+
+class GPT2Config:
+    def __init__(self, **sizes):
+        self.sizes = sizes
+
+
+class LlamaConfig(GPT2Config):
+    pass
+
+
+class TrainingArguments:
+    __dataclass_fields__ = {"gradient_checkpointing": None}
+
+    def __init__(self, **settings):
+        vars(self).update(settings)
+        self.world_size = 1
+
+
+class AutoModelForCausalLM:
+    @staticmethod
+    def from_config(config, attn_implementation):
+        import torch
+
+        return torch.nn.Linear(2, 2)
+
+
+class TrainerCallback:
+    pass
+
+
+class PrinterCallback(TrainerCallback):
+    pass
+
+
+class Trainer:
+    def __init__(self, model, args, train_dataset, callbacks):
+        self.args, self.callbacks = args, callbacks
+        self.accelerator = types.SimpleNamespace(distributed_type=types.SimpleNamespace(value="NO"))
+
+    def remove_callback(self, callback):
+        pass
+
+    def train(self):
+        state = types.SimpleNamespace(global_step=0)
+        self.tell("on_train_begin", state)
+        for state.global_step in range(1, self.args.max_steps + 1):
+            self.tell("on_log", state, logs={"loss": 1.0, "epoch": 0.1})
+        self.tell("on_log", state, logs={"train_runtime": 1.0, "train_loss": 1.0})
+
+    def tell(self, name, state, **words):
+        for callback in self.callbacks:
+            getattr(callback, name)(self.args, state, None, **words)
+"""
+"""What the program uses of transformers, where that is not installed: Trainer calls it in this order."""
+
+
+def told(program: str, arguments: Sequence[str], folder: Path, path: Sequence[Path] = ()) -> list[str]:
+    """Run a program as the only rank; return its marks and how its lines begin, in order, without those of the rank's parts."""
+    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    where = os.pathsep.join(map(str, [*path, ROOT / "remote"]))
+    environment = {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": where, **variables}
+    command = [PYTHON, "-c", MARKED, str(ROOT / "remote" / program), *arguments]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("mark ", "orch step=", "orch done "))]
+    return [line if line.startswith("mark ") else line.split()[1] for line in lines]
+
+
+@pytest.mark.parametrize("is_real", [False, True], ids=["stand-in", "transformers"])
+def test_it_marks_its_steps_and_its_end_where_the_other_trainers_do(tmp_path: Path, is_real: bool) -> None:
+    """A rank that is at its end is in the last step, as ranks are that still wait in it: one in a later step is ahead."""
+    needs(*(("transformers", "accelerate") if is_real else ("torch",)))
+    path = []
+    if not is_real:
+        path = [tmp_path / "stand-in"]
+        path[0].mkdir()
+        (path[0] / "transformers.py").write_text(STAND_IN)
+        (path[0] / "accelerate.py").write_text('__version__ = "none"\n')
+    own = told("train_hf_lm.py", [*SMALL, "--steps", "3"], tmp_path, path)
+    steps = [words for step in (1, 2, 3) for words in (f"mark {step} step", f"step={step}")]
+    assert own == ["step=0", *steps, "mark 3 end", "done"]
+    others = told("train_lm.py", [*SIZES, "--steps", "3", "--warmup-steps", "1"], tmp_path)
+    assert own == others
 
 
 COUNT = """

@@ -186,6 +186,7 @@ NOBODY = {
         replace(ASLEEP, cpu_s=0.4, connections=(Connection("10.0.0.1", 5, "192.0.2.7", 443, 400, 0, 6),)),
         replace(ASLEEP, connections=(Connection("10.0.0.2", 5, "10.0.0.1", 6, 0, 0, 0),)),
     ),
+    "at its end, in the step in which others wait": (at("end", silent_s=14.0), WAITING, WAITING, WAITING),
     "stopped at one of two looks only": (at("step", state="T", was="S"), in_call(5), in_call(5), in_call(5)),
 }
 
