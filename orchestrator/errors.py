@@ -38,7 +38,8 @@ EXIT_STATUS: Mapping[int, str] = {
 class OrchError(Exception):
     """An error with a place, a kind and a remedy. Any code may raise it; only the command line prints it.
 
-    ``cause`` is why a program failed, as its logs show it, in one line; empty if they do not.
+    ``cause`` is why a program failed, as its logs show it, in one line: a known cause, or what the program said last; empty if
+    they show neither.
     """
 
     exit_code = 1

@@ -6,6 +6,7 @@ differs from the others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from orchestrator.checks.differences import sentences
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.logs import SETUP_LOG
 from orchestrator.logs.failure_table import CAUSE
-from orchestrator.logs.failures import Failure, diagnose, is_consequence
+from orchestrator.logs.failures import Failure, diagnose, is_consequence, last_words
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import last_bytes, setup_failed
 from orchestrator.record.node_record import ExitRecord, exit_record
@@ -27,6 +28,7 @@ _READ_BYTES = 32768
 _SHOWN_LINES = 10
 _SHOWN_CHARACTERS = 500
 _SHOWN_DIFFERENCES = 3
+_BY_ITSELF = re.compile(r" ended with (?P<how>exit code|SIGABRT\b)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ def with_cause(
 
     ``rivals`` failed so soon after ``error`` that clocks cannot determine the order. A rank whose log only reports the loss of
     another rank is not chosen if any rank has an independent cause. That includes ranks that had logged their own cause when
-    they were stopped: a program may close its connections long before it exits.
+    they were stopped: a program may close its connections long before it exits. Of a program that ended by itself for no known
+    cause, its own last sentence stands in place of one.
     """
     if error is None or not error.host:
         return error
@@ -58,8 +61,8 @@ def with_cause(
     causes = chain((death for death in failures if not is_consequence(death.text)), _stopped_while_dying(error, run, facts))
     death = next(causes, first)
     finding = _diagnosis(death, run)
-    if finding and not death.error.cause:
-        death.error.cause = f"{finding.cause}; {finding.remedy}"
+    if not death.error.cause:
+        death.error.cause = f"{finding.cause}; {finding.remedy}" if finding else _own_sentence(death)
     if not death.error.hint:
         death.error.hint = "\n".join(_hint_lines(death, finding, facts))
     return death.error
@@ -86,6 +89,16 @@ def _diagnosis(death: _Death, run: RunDir) -> Failure | None:
         record = exit_record(run, death.error.host)
     finding = diagnose(death.text, record.memory_kills(_rank(death.error)) if record else 0)
     return finding if finding and finding.kind != "ended_elsewhere" else None
+
+
+def _own_sentence(death: _Death) -> str:
+    """Return the sentence of a program that ended by itself. One that was ended from outside said nothing about that."""
+    how = _BY_ITSELF.search(death.error.message)
+    if death.error.kind != "rank_failed" or how is None:
+        return ""
+    is_output = death.log.endswith(".out") and death.log != SETUP_LOG
+    # After an abort Python lists threads and modules.
+    return last_words(death.words, exceptions_only=is_output or how["how"] == "SIGABRT")
 
 
 def _hint_lines(death: _Death, finding: Failure | None, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

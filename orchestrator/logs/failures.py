@@ -8,19 +8,35 @@ kind the earliest counts, because it usually causes the later ones.
 >>> failure = diagnose("step 4\\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\\nBroken pipe\\n")
 >>> failure.kind, failure.cause, failure.line
 ('out_of_memory', 'the GPU had no memory left', 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.')
+
+Where no known failure is found, what a program itself said last is shown in place of a cause:
+
+>>> last_words(["Traceback (most recent call last):", '  File "t.py", line 8, in <module>', "ValueError: got 2", "  or 3"])
+'its last words: ValueError: got 2'
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.logs.failure_table import CAUSE, KNOWN
+from orchestrator.logs.text import cleaned
 
-__all__ = ["Failure", "diagnose", "is_consequence"]
+__all__ = ["LAST_WORDS", "Failure", "diagnose", "is_consequence", "last_words"]
+
+LAST_WORDS = "its last words: "
+"""How a cause begins that is the program's own sentence, which may have hosts, ranks and numbers of one run."""
 
 _LINE_CHARACTERS = 2000
 _LINES = 400
 _SHOWN_CHARACTERS = 300
+_TRACEBACK = "Traceback (most recent call last):"
+_RANK_TAG = re.compile(r"\[rank[0-9]{1,9}\]: ?")  # PyTorch's before each line of a traceback
+_WHAT = re.compile(r"\s{1,9}what\(\):\s{0,9}(?=\S)")
+# What libraries say after a program's own last line, while its process ends.
+_AT_EXIT = re.compile(r"\[?W[0-9]{4} |\S{0,300}:[0-9]{1,9}: \w{0,40}Warning: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +71,30 @@ def is_consequence(text: str) -> bool:
     """Return True if a text only reports that another process ended, and shows no cause of its own."""
     failure = diagnose(text)
     return failure is not None and failure.kind == "ended_elsewhere"
+
+
+def last_words(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
+    """Return the sentence with which a program ended, behind `LAST_WORDS`; empty if it has none.
+
+    That is the exception of its last traceback, what a C++ exception says, or else its last line that is not indented and no
+    warning. ``exceptions_only``: not that line, as of usual output, which says nothing of the end.
+    """
+    texts = [_RANK_TAG.sub("", cleaned(line.encode("utf-8", "replace")), 1) for line in lines[-_LINES:]]
+    begun = max((place for place, text in enumerate(texts) if text.startswith(_TRACEBACK)), default=None)
+    sentences = [] if begun is None else [text for text in texts[begun + 1 :] if _is_said(text)][:1]
+    sentences = sentences or [text[match.end() :] for text in texts if (match := _WHAT.match(text))]
+    if not sentences and not exceptions_only:
+        sentences = [text for text in texts if _is_said(text) and not _AT_EXIT.match(text)]
+    return f"{LAST_WORDS}{_both_ends(' '.join(sentences[-1].split()))}" if sentences else ""
+
+
+def _is_said(text: str) -> bool:
+    return any(map(str.isalnum, text)) and not text[0].isspace()
+
+
+def _both_ends(sentence: str) -> str:
+    half = _SHOWN_CHARACTERS // 2
+    return sentence if len(sentence) <= _SHOWN_CHARACTERS else f"{sentence[:half]} […] {sentence[-half:]}"
 
 
 def _in_line(line: str) -> Failure | None:

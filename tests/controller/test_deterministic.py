@@ -204,3 +204,16 @@ def test_what_is_no_property_of_the_program_is_no_deterministic_failure(rig: Fak
     assert deterministic_failure(rig.first, rig.run(), [result, result], [result, result]) is None
     failed = replace(result, state="failed", error=RunError("rank 1 ended with exit code 1", kind="rank_failed", host="a"))
     assert deterministic_failure(rig.first, rig.run(), [failed, failed], [failed, failed])
+
+
+def test_what_programs_say_at_their_end_makes_no_two_failures_of_one(rig: FakeBench) -> None:
+    """It may name a rank, a host or a port of one run."""
+
+    def failed(cause: str) -> RunResult:
+        error = RunError("rank 1 ended with exit code 1", kind="rank_failed", host="a", cause=cause)
+        return RunResult(rig.first.run_id, 1, rig.spec, False, "failed", error=error)
+
+    alike = [failed(f"its last words: nobody at 10.11.0.{number}") for number in (2, 3)]
+    assert deterministic_failure(rig.first, rig.run(), alike, alike)
+    unlike = [failed("a disk is full; free some"), failed("its last words: nobody at 10.11.0.3")]
+    assert deterministic_failure(rig.first, rig.run(), unlike, unlike) is None

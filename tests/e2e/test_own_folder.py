@@ -88,3 +88,26 @@ def test_a_command_becomes_a_bench_with_its_script_and_its_arguments(controller:
     launch = (controller.runs[-1] / "rendered" / "node2" / "launch.sh").read_text()
     assert "own.py --steps 20 --epochs 1" in launch
     assert (controller.runs[-1] / "logs" / "node2" / "rank-1.out").read_text().startswith("rank 1 of 2 10.11.")
+
+
+REFUSES = """\
+import os, sys
+size = int(sys.argv[-1])
+if size > 2:
+    sys.exit("own.py: expected a batch size that fits, got {}\\x1b[1m".format(size))
+raise ValueError("no tile of {}\\n  is whole".format(size))
+"""
+
+
+def test_the_sentence_with_which_a_rank_ended_is_in_the_table_and_in_its_json(controller: Controller) -> None:
+    source: Path = controller.project / "src"
+    source.mkdir()
+    (source / "own.py").write_text(REFUSES)
+    assert controller.orch("framework", "new", "own", "--from-command", "python src/own.py --batch-size 4").code == 0
+    words = ("--shape", "1n1g", "--repeats", "1", "--batch-size", "2,4", "--keep-going")
+    done = controller.orch("bench", "own", "-f", "own", *words, "--json")
+    said = ("ValueError: no tile of 2", "own.py: expected a batch size that fits, got 4")
+    ends = [f"failed: node1: rank 0 ended with exit code 1: its last words: {sentence}" for sentence in said]
+    assert done.code == 1 and [row["failures"][0].partition(" ")[2] for row in done.json["rows"]] == ends, done
+    shown = controller.orch("summarize")
+    assert all(end in " ".join(shown.out.split()) for end in ends), shown

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from orchestrator.logs import failures as diagnosis
-from orchestrator.logs.failures import diagnose, is_consequence
+from orchestrator.logs.failures import LAST_WORDS, diagnose, is_consequence, last_words
 from orchestrator.record.node_record import ExitRecord
 
 CAUSES = {
@@ -185,3 +185,44 @@ def test_hostile_lines_cost_no_more_than_their_length(line: str) -> None:
 def test_what_is_shown_of_a_line_is_short() -> None:
     found = diagnose("CUDA out of memory " + "x" * 10_000)
     assert found and len(found.line) == 300 and found.line.endswith("…")
+
+
+SAID = {
+    "SystemExit": ("warming up\nown.py: expected a batch that fits, got 7", "own.py: expected a batch that fits, got 7"),
+    "argparse": ("usage: own.py [-h]\n    [--heads N]\nown.py: error: --heads: wants 4", "own.py: error: --heads: wants 4"),
+    "the exception, not the rest of its message": (
+        'Traceback (most recent call last):\n  File "t.py", line 8\n    main()\n    ^^^^^^\nValueError: got 2\n\n  of 3\nor 4',
+        "ValueError: got 2",
+    ),
+    "the last of several": (
+        "Traceback (most recent call last):\n  File\nKeyError: 3\n\nDuring handling of the above exception, another occurred:\n"
+        "Traceback (most recent call last):\n  File\nRuntimeError: no such layer",
+        "RuntimeError: no such layer",
+    ),
+    "PyTorch names the rank": (
+        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "t.py", line 1\n[rank3]: AssertionError: not 8\n'
+        "[rank3]:[W1127 04:20:00.1 ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called",
+        "AssertionError: not 8",
+    ),
+    "C++": ("terminate called after throwing an instance of 'std::runtime_error'\n  what():  no such key", "no such key"),
+    "what libraries say at the end": (
+        "own.py: no data\n/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: leaked\n  warnings.warn(",
+        "own.py: no data",
+    ),
+    "lines that say nothing": ("mpirun: a process failed\n-----------\n", "mpirun: a process failed"),
+    "controls": ("own.py: \x1b[31mred\x1b[0m\x07 \x00and\tblue", "own.py: red and blue"),
+    "both ends": ("x" * 9000 + " the end", "x" * 150 + " […] " + "x" * 142 + " the end"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "sentence"), SAID.values(), ids=SAID)
+def test_the_last_words_of_a_program_are_the_sentence_with_which_it_ended(text: str, sentence: str) -> None:
+    assert last_words(text.splitlines()) == LAST_WORDS + sentence
+
+
+def test_a_step_is_no_last_word_but_an_exception_among_steps_is() -> None:
+    assert last_words(["step 1", "step 2"], exceptions_only=True) == "" == last_words([])
+    assert last_words(
+        ["step 1", "Traceback (most recent call last):", "  File", "ValueError: x"], exceptions_only=True
+    ).endswith(": x")
+    assert last_words(["Traceback (most recent call last):", "  File"]) == f"{LAST_WORDS}Traceback (most recent call last):"

@@ -10,6 +10,7 @@ from orchestrator.analysis.accept.units import CLUSTER
 from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.errors import DataError
 from orchestrator.inventory import fold
+from orchestrator.logs.failures import LAST_WORDS
 from orchestrator.record import BenchDir
 from orchestrator.record.refused import errors_before_runs, errors_between_runs
 from orchestrator.results import RunResult
@@ -140,17 +141,23 @@ def by_runs(
             is_to_blame = blames(error.host, None)
             findings.append(_failure(error.host if is_to_blame else "", text if is_to_blame else f"{error.host}: {text}", ()))
     failed: dict[tuple[str, str], list[str]] = {}
+    said: dict[tuple[str, str], str] = {}
     for run in results:
         if run.has_failed:
             failure = run.error
             words = f"run failed: {failure.message if failure else 'no number'}"
-            words += f": {failure.cause}" if failure and failure.cause else ""
+            cause = failure.cause if failure else ""
+            is_own = cause.startswith(LAST_WORDS)  # of programs that fail alike it may differ; that of the first one is shown
+            words += f": {cause}" if cause and not is_own else ""
             host = failure.host if failure else ""
             is_to_blame = not isinstance(failure, DataError) and blames(host, run)
             named = (host, words) if is_to_blame or not host else ("", f"{host}: {words}")
             failed.setdefault(named, []).append(run.run_id)
-    for (host, words), runs in failed.items():
-        findings.append(_failure(host, words + (f", in {len(runs)} runs" if len(runs) > 1 else ""), tuple(runs)))
+            said.setdefault(named, f": {cause}" if is_own else "")
+    for named, runs in failed.items():
+        host, words = named
+        words += f", in {len(runs)} runs" if len(runs) > 1 else ""
+        findings.append(_failure(host, words + said[named], tuple(runs)))
     good = sum(run.is_good for run in results)
     planned = len(bench.record().runs)
     if good < planned and not findings:
