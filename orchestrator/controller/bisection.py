@@ -73,11 +73,15 @@ class Bisection(Rounds):
 
         others = [candidate for candidate in step.candidates if candidate != all_taken]
         specs, refused = self._possible(others, spec_of)
-        is_empty = bool(others) and not specs
+        verifies = step.candidates[0] if step.confirms else ()
+        if verifies in refused:  # nothing is verified by runs of other sets alone
+            specs, verifies = {}, ()
+        is_empty = bool(others) and not specs and verifies != all_taken
 
         def made(places: tuple[int, ...]) -> RungRecord:
-            kept = (all_taken, *specs)
-            return RungRecord(kept, 0 if is_empty else step.repeats, a.steps, step.confirms, places, tuple(refused.items()))
+            kept, repeats = (all_taken, *specs), 0 if is_empty else step.repeats
+            why_not = tuple(refused.items())
+            return RungRecord(kept, repeats, a.steps, bool(verifies), places, why_not, verifies)
 
         cells = [a, b, *specs.values()]
         if is_empty:

@@ -132,7 +132,9 @@ def _launch_digest(folder: FrameworkFolder) -> str:
 @dataclass(frozen=True, slots=True)
 class RungRecord:
     """A round (rung) of a tune or a bisect at its start. A candidate is one index into the values of each parameter; ``cells``
-    are those of the default and of the candidates. ``refused`` are further candidates, which cannot be run, and why."""
+    are those of the default and of the candidates. ``refused`` are further candidates, which cannot be run, and why.
+
+    ``verifies`` is the set that a bisect verifies, empty in files of earlier versions."""
 
     candidates: tuple[tuple[int, ...], ...]
     repeats: int
@@ -140,6 +142,7 @@ class RungRecord:
     confirms: bool
     cells: tuple[int, ...]
     refused: tuple[tuple[tuple[int, ...], str], ...] = ()
+    verifies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,4 +303,8 @@ def rung(written: Mapping[str, Any]) -> RungRecord:
     if len(cells) != len(candidates) + 1 or type(written["confirms"]) is not bool:
         raise ValueError("got a rung that does not have one cell per candidate and one for the default")
     refused = tuple((tuple(map(_whole, candidate)), text(reason)) for candidate, reason in written.get("refused", []))
-    return RungRecord(candidates, _whole(written["repeats"]), _whole(written["steps"]), written["confirms"], cells, refused)
+    verifies = tuple(map(_whole, written.get("verifies", ())))
+    if verifies and verifies not in candidates:
+        raise ValueError("got a rung that verifies none of its candidates")
+    numbers = _whole(written["repeats"]), _whole(written["steps"])
+    return RungRecord(candidates, *numbers, written["confirms"], cells, refused, verifies)

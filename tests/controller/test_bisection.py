@@ -116,6 +116,24 @@ def test_two_that_only_work_together_are_proven_together(tmp_path: Path) -> None
     assert "that NCCL_ALGO=Tree takes part is not certain" in left_open(unsure)
 
 
+def test_where_all_differences_are_needed_the_answer_names_all_and_not_those_of_a_smaller_set_beside(tmp_path: Path) -> None:
+    def step_s(spec: RunSpec) -> float:
+        taken = spec.options["compute_ms"] == 25.0, spec.options["seed"] == 1, spec.env.get("NCCL_ALGO") == "Tree"
+        return 0.5 + 0.05 * sum(taken)
+
+    rig = Rig(tmp_path, (COMPUTE, SEED, ALGO), step_s)
+    kinds, found = rig.conduct()
+    assert (kinds, found.verdict, found.outside) == ([], "explained", ())
+    assert found.causes == ("compute_ms=25.0", "seed=1", "NCCL_ALGO=Tree") and found.share is None
+    assert answer(found).startswith("compute_ms=25.0, seed=1 and NCCL_ALGO=Tree together explain the change")
+    bisect = rig.bench.record().bisect
+    assert bisect and bisect.rungs[-1].verifies == (1, 1, 1) and len(bisect.rungs[-1].candidates) == 4
+    # a bench of an earlier version does not name the set
+    rungs = (*bisect.rungs[:-1], replace(bisect.rungs[-1], verifies=()))
+    rig.bench.change(lambda record: replace(record, bisect=replace(bisect, rungs=rungs)))
+    assert bisected(rig.bench).causes == found.causes
+
+
 def test_hosts_are_a_difference_like_any_other(tmp_path: Path) -> None:
     hosts = Difference("hosts", "a,b", "b,a")
     rig = Rig(tmp_path, (hosts, SEED), lambda spec: 0.5 * (1.25 if spec.hosts == ("b", "a") else 1.0))

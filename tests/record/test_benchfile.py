@@ -70,7 +70,7 @@ def test_the_record_of_a_bisect_reads_back_as_it_was_written_and_a_damaged_one_i
     sides = SideRecord("a", "2n1g", 100.0, 5), SideRecord("b", "2n1g", 80.0, 4)
     differences = (Difference("env.NCCL_ALGO", None, "Ring"), Difference("hosts", "a", "b"), Difference("options.x", 1.5, True))
     fixed = (Fixed("node.kernel", "6.1", "6.8", "no option sets it"),)
-    rung = RungRecord(((1, 1, 1), (1, 0, 0)), 3, 30, True, (0, 1, 1), (((0, 1, 0), "no such host"),))
+    rung = RungRecord(((1, 1, 1), (1, 0, 0)), 3, 30, True, (0, 1, 1), (((0, 1, 0), "no such host"),), (1, 0, 0))
     bisect = BisectRecord(
         *sides, "busbw", ("all_reduce", 8), "GB/s", "higher", "slower", differences, fixed, (rung,), "verified"
     )
@@ -78,7 +78,14 @@ def test_the_record_of_a_bisect_reads_back_as_it_was_written_and_a_damaged_one_i
     whole = bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"], bisect)
     content = written(whole.as_dict())
     assert BenchRecord.of(content, "b1/bench.json") == whole and whole.bisect == bisect == whole.search and not whole.tune
-    for name, value in (("before", {"bench": "a", "case": "", "typical": 0, "n": 1}), ("key", [None]), ("rungs", [{}])):
+    other = {**content["bisect"]["rungs"][0], "verifies": [0, 0, 1]}
+    damages = [
+        ("before", {"bench": "a", "case": "", "typical": 0, "n": 1}),
+        ("key", [None]),
+        ("rungs", [{}]),
+        ("rungs", [other]),
+    ]
+    for name, value in damages:
         with pytest.raises(DataError) as caught:
             BenchRecord.of({**content, "bisect": {**content["bisect"], name: value}}, "b1/bench.json")
         assert caught.value.kind == "state_damaged" and "bisect: expected the record of a bisect" in caught.value.message

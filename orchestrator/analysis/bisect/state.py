@@ -9,7 +9,7 @@ from orchestrator.analysis.bisect.shares import Candidate, is_side
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.spec import as_written, resolve
 from orchestrator.record import BenchDir
-from orchestrator.record.bench_parts import PlanEntry
+from orchestrator.record.bench_parts import PlanEntry, RungRecord
 from orchestrator.record.bisect_record import BisectRecord, Difference
 from orchestrator.record.state_file import damaged
 from orchestrator.results import RunResult
@@ -78,7 +78,7 @@ def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> Bi
         bisect,
         speeds,
         verified,
-        next((candidate for candidate in last.candidates if candidate != b), b) if last and last.confirms else None,
+        _verified(last, b) if last and last.confirms else None,
         tuple(evidence),
         refused,
         next((f"{name}: {given_up[side][0]}" for side, name in ((a, "A"), (b, "B")) if side in given_up), ""),
@@ -128,6 +128,13 @@ def setting(difference: Difference, *, after: bool = True) -> str:
 def _part(kind: str, of_spec: Mapping[str, object], values: Mapping[str, object]) -> dict[str, str]:
     changed = {name.removeprefix(f"{kind}."): value for name, value in values.items() if name.startswith(f"{kind}.")}
     return {name: as_written(value) for name, value in {**of_spec, **changed}.items() if value is not None}
+
+
+def _verified(rung: RungRecord, b: Candidate) -> Candidate:
+    """Return the set that a verification is about. Files of earlier versions do not name it: they have B, the set, and parts of
+    it."""
+    others = [candidate for candidate in rung.candidates if candidate != b]
+    return rung.verifies or (tuple(map(max, zip(*others, strict=True))) if others else b)
 
 
 def _candidate(bench: BenchDir, bisect: BisectRecord, entry: PlanEntry, a: Candidate, b: Candidate) -> Candidate:
