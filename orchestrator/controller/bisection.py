@@ -81,7 +81,7 @@ class Bisection(Rounds):
         def made(places: tuple[int, ...]) -> RungRecord:
             kept, repeats = (all_taken, *specs), 0 if is_empty else step.repeats
             why_not = tuple(refused.items())
-            return RungRecord(kept, repeats, a.steps, bool(verifies), places, why_not, verifies)
+            return RungRecord(kept, repeats, a.steps, bool(verifies), places, why_not, verifies, step.is_early)
 
         cells = [a, b, *specs.values()]
         if is_empty:

@@ -134,7 +134,8 @@ class RungRecord:
     """A round (rung) of a tune or a bisect at its start. A candidate is one index into the values of each parameter; ``cells``
     are those of the default and of the candidates. ``refused`` are further candidates, which cannot be run, and why.
 
-    ``verifies`` is the set that a bisect verifies, empty in files of earlier versions."""
+    ``verifies`` is the set that a bisect verifies, empty in files of earlier versions. ``is_early``: the time was too short for
+    a further round of the search before that."""
 
     candidates: tuple[tuple[int, ...], ...]
     repeats: int
@@ -143,6 +144,7 @@ class RungRecord:
     cells: tuple[int, ...]
     refused: tuple[tuple[tuple[int, ...], str], ...] = ()
     verifies: tuple[int, ...] = ()
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +305,8 @@ def rung(written: Mapping[str, Any]) -> RungRecord:
     if len(cells) != len(candidates) + 1 or type(written["confirms"]) is not bool:
         raise ValueError("got a rung that does not have one cell per candidate and one for the default")
     refused = tuple((tuple(map(_whole, candidate)), text(reason)) for candidate, reason in written.get("refused", []))
-    verifies = tuple(map(_whole, written.get("verifies", ())))
-    if verifies and verifies not in candidates:
+    verifies, is_early = tuple(map(_whole, written.get("verifies", ()))), written.get("is_early", False)
+    if type(is_early) is not bool or (verifies and verifies not in candidates):
         raise ValueError("got a rung that verifies none of its candidates")
     numbers = _whole(written["repeats"]), _whole(written["steps"])
-    return RungRecord(candidates, *numbers, written["confirms"], cells, refused, verifies)
+    return RungRecord(candidates, *numbers, written["confirms"], cells, refused, verifies, is_early)

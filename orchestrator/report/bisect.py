@@ -32,8 +32,14 @@ def left_open(result: Bisected) -> list[str]:
     lines = []
     if result.verdict == PART:
         lines.append("what explains the rest could not be told")
-    if result.doubtful and result.verdict in (EXPLAINED, PART) and result.share is not None:
-        lines.append(f"that {_and(result.doubtful)} {_takes(result.doubtful)} part is not certain")
+    if result.verdict in (EXPLAINED, PART):
+        if unsure := [text for text in result.doubtful if text not in result.untested]:
+            lines.append(f"that {_and(unsure)} {_takes(unsure)} part is not certain")
+        if untested := result.untested:
+            runs = "runs without it" if len(untested) == 1 else "runs without each of them"
+            lines.append(f"that {_and(untested)} {_takes(untested)} part is not certain: no time was left for {runs}")
+        if result.is_early:
+            lines.append("no time was left to search further: a smaller set, or one that explains more, is possible")
     shares = {text: result.alone[text] for text in result.outside if text in result.alone}
     for text, part in shares.items():
         lines.append(f"{text} alone explains {_share(part)} of it")

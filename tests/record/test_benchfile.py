@@ -70,7 +70,7 @@ def test_the_record_of_a_bisect_reads_back_as_it_was_written_and_a_damaged_one_i
     sides = SideRecord("a", "2n1g", 100.0, 5), SideRecord("b", "2n1g", 80.0, 4)
     differences = (Difference("env.NCCL_ALGO", None, "Ring"), Difference("hosts", "a", "b"), Difference("options.x", 1.5, True))
     fixed = (Fixed("node.kernel", "6.1", "6.8", "no option sets it"),)
-    rung = RungRecord(((1, 1, 1), (1, 0, 0)), 3, 30, True, (0, 1, 1), (((0, 1, 0), "no such host"),), (1, 0, 0))
+    rung = RungRecord(((1, 1, 1), (1, 0, 0)), 3, 30, True, (0, 1, 1), (((0, 1, 0), "no such host"),), (1, 0, 0), True)
     bisect = BisectRecord(
         *sides, "busbw", ("all_reduce", 8), "GB/s", "higher", "slower", differences, fixed, (rung,), "verified"
     )

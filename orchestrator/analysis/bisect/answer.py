@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.analysis.bisect.search import CONFIRMED, GONE, without
+from orchestrator.analysis.bisect.search import CONFIRMED, GONE, reduced_sets
 from orchestrator.analysis.bisect.shares import Candidate, Change, Share, Speeds, change, is_side, share
 from orchestrator.analysis.bisect.state import BisectState, bisect_state, setting
 from orchestrator.record import BenchDir
@@ -44,7 +44,9 @@ class Bisected:
     ``part`` if it certainly explains some of it, ``unproven``, ``gone`` if the change was not seen again, ``failed`` if A or B
     has no number, or ``unfinished``.
 
-    ``causes`` are settings of B of which it is certain that they take part, ``doubtful`` others of the verified set. ``share``
+    ``causes`` are settings of B of which it is certain that they take part, ``doubtful`` others of the verified set;
+    ``untested`` are those of them without which the set was not run, because the time was too short. ``is_early``: it was too
+    short for a further round of the search as well, which might have found another set. ``share``
     is that of the set, of the verification alone; None for all differences together. ``change`` is that from A to B in the
     verification, or before it in the search; ``before`` and ``after`` are typical values of the same runs, in ``unit``.
     ``alone`` are shares of single settings, of all runs.
@@ -63,6 +65,8 @@ class Bisected:
     after: float | None
     causes: tuple[str, ...]
     doubtful: tuple[str, ...]
+    untested: tuple[str, ...]
+    is_early: bool
     share: Share | None
     alone: Mapping[str, Share]
     outside: tuple[str, ...]
@@ -123,6 +127,8 @@ def answer_of(bench_id: str, state: BisectState) -> Bisected:
         after=_typical(speeds, b),
         causes=tuple(settings[place] for place in chosen if proven and place in certain),
         doubtful=tuple(settings[place] for place in chosen if not (proven and place in certain)),
+        untested=tuple(settings[place] for place in _untested(state)),
+        is_early=state.chosen is not None and state.record.rungs[-1].is_early,
         share=of_set,
         alone=alone,
         outside=tuple(text for place, text in enumerate(settings) if place not in chosen),
@@ -162,11 +168,18 @@ def _certain(state: BisectState, whole: Change | None) -> set[int]:
         return set(members)
     needed = set()
     for place in members:
-        rest = without(chosen, tuple(int(other == place) for other in range(len(chosen))))
-        to_rest = change(state.verified, chosen, rest, 1 - (1 - LEVEL) / len(members))
+        to_rest = change(state.verified, chosen, reduced_sets(chosen)[place], 1 - (1 - LEVEL) / len(members))
         if to_rest and to_rest.is_certain and (to_rest.ratio > 1) == (whole.ratio > 1):
             needed.add(place)
     return needed
+
+
+def _untested(state: BisectState) -> list[int]:
+    """Return the places of the members without which the verified set was left out of its verification for lack of time."""
+    if state.chosen is None:
+        return []
+    ran = {*state.record.rungs[-1].candidates, *state.refused}
+    return [place for place, rest in reduced_sets(state.chosen).items() if rest not in ran]
 
 
 def _tried(state: BisectState, settings: Sequence[str]) -> list[Tried]:

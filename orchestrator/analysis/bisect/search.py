@@ -9,7 +9,7 @@ each of its members are run again, a number of blocks that is chosen before, and
 
 >>> speeds = {(0, 0): {1: 100.0, 2: 101.0, 3: 99.0, 4: 100.0}, (1, 1): {1: 80.0, 2: 81.0, 3: 80.0, 4: 79.0}}
 >>> following(2, speeds, Limit(run_s=1.0, left_s=900.0))
-Step(candidates=((1, 0), (0, 1)), repeats=3, confirms=False)
+Step(candidates=((1, 0), (0, 1)), repeats=3, confirms=False, is_early=False)
 """
 
 from __future__ import annotations
@@ -22,7 +22,19 @@ from orchestrator.analysis.bisect.shares import Candidate, Speeds, change, is_si
 from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import deviation
 
-__all__ = ["BLOCKS", "CONFIRMED", "GONE", "LEAST_BLOCKS", "MOST", "NO_TIME", "Limit", "Step", "following", "without"]
+__all__ = [
+    "BLOCKS",
+    "CONFIRMED",
+    "GONE",
+    "LEAST_BLOCKS",
+    "MOST",
+    "NO_TIME",
+    "Limit",
+    "Step",
+    "following",
+    "reduced_sets",
+    "without",
+]
 
 BLOCKS = 4
 """Blocks of A and B before anything else."""
@@ -59,11 +71,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next round: candidates besides A and B, which run in every block; ``confirms``: the verification of the first one."""
+    """The next round: candidates besides A and B, which run in every block; ``confirms``: the verification of the first one.
+    ``is_early``: of what is known so far, because the time is too short for another round of the search."""
 
     candidates: tuple[Candidate, ...]
     repeats: int
     confirms: bool = False
+    is_early: bool = False
 
 
 def following(
@@ -85,13 +99,12 @@ def following(
         return GONE
     known = _Known(count, speeds, refused)
     outcome = known.search()
-    if isinstance(outcome, list):
-        blocks = min(known.blocks(candidate) for candidate in outcome)
-        step = _fitting(Step(tuple(outcome), min(blocks, _LAST - blocks) if blocks else _FIRST), limit, count)
-        if step:
-            return step
-        outcome = known.guess()
-    return _verification(outcome, speeds, limit, refused) if any(outcome) else NO_TIME
+    if not isinstance(outcome, list):
+        return _verification(outcome, speeds, limit, refused)
+    guess = known.guess()
+    blocks = min(known.blocks(candidate) for candidate in outcome)
+    step = _fitting(Step(tuple(outcome), min(blocks, _LAST - blocks) if blocks else _FIRST), limit, count, sum(guess))
+    return step or (_verification(guess, speeds, limit, refused, is_early=True) if any(guess) else NO_TIME)
 
 
 def without(candidate: Candidate, others: Candidate) -> Candidate:
@@ -101,6 +114,20 @@ def without(candidate: Candidate, others: Candidate) -> Candidate:
     (1, 0, 1)
     """
     return tuple(int(taken and not other) for taken, other in zip(candidate, others, strict=True))
+
+
+def reduced_sets(chosen: Candidate) -> dict[int, Candidate]:
+    """Return a set without each of its members, by the place of that member; nothing for a set of one.
+
+    >>> reduced_sets((1, 0, 1))
+    {0: (0, 0, 1), 2: (1, 0, 0)}
+    """
+    members = [place for place, taken in enumerate(chosen) if taken]
+    return {
+        member: tuple(int(taken and place != member) for place, taken in enumerate(chosen))
+        for member in members
+        if len(members) > 1
+    }
 
 
 class _Known:
@@ -132,13 +159,21 @@ class _Known:
         return self._halved()
 
     def guess(self) -> Candidate:
-        """Return the set that the values so far speak for most: the smallest that explains the change, or all with an effect
-        alone; without any the default."""
+        """Return the set that the values so far speak for most: the smallest that explains the change, or what is left of B if
+        all are taken out of it without which it is as much changed; without any all with an effect alone, or the default.
+
+        What is left of B may not have run itself: the verification runs it.
+        """
         explaining = [candidate for candidate in self._speeds if not is_side(candidate) and self._explains(candidate)]
         singles = [self._of([place]) for place in range(self._count)]
-        return min(
-            explaining, key=lambda candidate: (sum(candidate), -self._share(candidate)), default=self._effective(singles)
-        )
+        effective = self._effective(singles)
+        left_out = {place: without(self._all, self._of([place])) for place in range(self._count)}
+        left = self._of([place for place in left_out if effective[place] or not self._explains(left_out[place])])
+        if any(left) and left != self._all and left not in self._refused and self._explains(left) is None:
+            explaining.append(left)
+        largest = max(singles, key=self._low)
+        default = effective if effective not in self._refused else largest
+        return min(explaining, key=lambda candidate: (sum(candidate), -self._share(candidate)), default=default)
 
     def _effective(self, singles: Sequence[Candidate]) -> Candidate:
         """Return all differences together of which it is certain that each alone has an effect in the change's direction."""
@@ -225,11 +260,16 @@ def _still_there(speeds: Speeds, b: Candidate, recorded: float | None) -> bool |
     return False if whole.pairs >= _LAST_OF_SIDES else None
 
 
-def _fitting(step: Step, limit: Limit, count: int) -> Step | None:
+def _fitting(step: Step, limit: Limit, count: int, members: int = 0) -> Step | None:
     """Return as much of a round as fits and leaves time for a verification: fewer blocks, then fewer candidates; None if not
-    even two blocks of one candidate do."""
+    even two blocks of one candidate do.
+
+    ``members``: of the set that is in hand. If it has several, there has to be time for runs without two of them as well:
+    without these the verification could not name one.
+    """
     sides = 2
-    kept_s = LEAST_BLOCKS * (sides + min(count, 2) - 1) * limit.run_s
+    reduced = 2 if members > 1 else 0
+    kept_s = LEAST_BLOCKS * (sides + min(count, 2) - 1 + reduced) * limit.run_s
     for candidates in range(len(step.candidates), -1 if not step.candidates else 0, -1):
         for repeats in range(step.repeats, min(step.repeats, 2) - 1, -1):
             if repeats > 0 and (candidates + sides) * repeats * limit.run_s + kept_s <= limit.left_s:
@@ -237,12 +277,14 @@ def _fitting(step: Step, limit: Limit, count: int) -> Step | None:
     return None
 
 
-def _verification(chosen: Candidate, speeds: Speeds, limit: Limit, refused: Collection[Candidate]) -> Step | str:
-    """Return the verification of a set: as many blocks as its share needs by the scatter so far, or as fit."""
-    members = [place for place, taken in enumerate(chosen) if taken]
-    alone = [tuple(int(place == member) for place in range(len(chosen))) for member in members]
-    reduced = [without(chosen, single) for single in alone] if len(members) > 1 else []
-    also = [candidate for candidate in dict.fromkeys(reduced) if candidate not in refused]
+def _verification(
+    chosen: Candidate, speeds: Speeds, limit: Limit, refused: Collection[Candidate], *, is_early: bool = False
+) -> Step | str:
+    """Return the verification of a set: as many blocks as its share needs by the scatter so far, or as fit.
+
+    Where not even the least blocks fit, it goes without the last members' reduced sets; the answer says of which.
+    """
+    also = [candidate for candidate in reduced_sets(chosen).values() if candidate not in refused]
     candidates = tuple(dict.fromkeys([chosen, *(candidate for candidate in also if not is_side(candidate))]))
     runs = len({*candidates, (0,) * len(chosen), (1,) * len(chosen)})
     fits = int(limit.left_s / (runs * limit.run_s)) if limit.run_s else _MOST_VERIFYING
@@ -251,7 +293,7 @@ def _verification(chosen: Candidate, speeds: Speeds, limit: Limit, refused: Coll
         fits = int(limit.left_s / (runs * limit.run_s))
     if fits < LEAST_BLOCKS:
         return NO_TIME
-    return Step(candidates, min(fits, _enough(chosen, speeds)), confirms=True)
+    return Step(candidates, min(fits, _enough(chosen, speeds)), confirms=True, is_early=is_early)
 
 
 def _enough(chosen: Candidate, speeds: Mapping[Candidate, Mapping[int, float]]) -> int:

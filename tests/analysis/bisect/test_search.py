@@ -6,6 +6,7 @@ import doctest
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -16,7 +17,9 @@ from orchestrator.analysis.bisect.search import BLOCKS, CONFIRMED, GONE, NO_TIME
 from orchestrator.analysis.bisect.shares import Candidate, Speeds, change, share
 from orchestrator.analysis.bisect.state import BisectState
 from orchestrator.plan.bench import ordered
+from orchestrator.record.bench_parts import RungRecord
 from orchestrator.record.bisect_record import BisectRecord, Difference, SideRecord
+from orchestrator.report.bisect import left_open
 
 Truth = Callable[[Candidate], float]
 """The logarithm of the value of a candidate over that of A."""
@@ -113,6 +116,39 @@ def test_time_is_kept_for_the_verification_and_without_it_nothing_is_claimed() -
     assert following(3, known, Limit(10.0, 100.0)) == NO_TIME
 
 
+def test_no_further_round_takes_the_time_for_the_runs_that_prove_each_member_of_what_is_in_hand() -> None:
+    def truth(candidate: Candidate) -> float:
+        return -0.12 * candidate[0] - 0.1 * candidate[2]
+
+    pair, first, second = (1, 0, 1, 0), (1, 0, 0, 0), (0, 0, 1, 0)
+    known = speeds_of(truth, (0, 0, 0, 0), (1, 1, 1, 1), first, (0, 1, 0, 0), second, (0, 0, 0, 1))
+    assert following(4, known, Limit(1.0, 26.0)) == Step((pair,), 2), "3 runs twice, and 5 sets four times"
+    whole = Step((pair, second, first), 4, confirms=True, is_early=True)
+    assert following(4, known, Limit(1.0, 25.0)) == replace(whole, repeats=5)
+    assert following(4, known, Limit(1.0, 20.0)) == whole
+    assert following(4, known, Limit(1.0, 19.0)) == replace(whole, candidates=(pair, second)), "one of them can be told"
+    assert following(4, known, Limit(1.0, 12.0)) == replace(whole, candidates=(pair,))
+    assert following(4, known, Limit(1.0, 11.0)) == NO_TIME
+    refused = {pair}
+    early = following(4, known, Limit(1.0, 12.0), refused)
+    assert early == replace(whole, candidates=(first,)), "what cannot be run is not verified again and again"
+
+
+def test_what_b_does_without_is_left_out_though_no_time_is_left_to_run_the_rest_in_the_search() -> None:
+    left_out = ((0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0))
+    singles = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))
+    known = speeds_of(both(0, 2), (0, 0, 0, 0), (1, 1, 1, 1), *singles, *left_out)
+    step = following(4, known, Limit(1.0, 24.0))
+    assert step == Step(((1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0)), 4, confirms=True, is_early=True)
+
+    def either(candidate: Candidate) -> float:
+        return -0.2 * max(candidate[0] * candidate[1], candidate[2] * candidate[3])
+
+    known = speeds_of(either, (0, 0, 0, 0), (1, 1, 1, 1), *singles, *left_out)
+    step = following(4, known, Limit(1.0, 12.0))
+    assert isinstance(step, Step) and step.candidates[0] in left_out, "B does without each of them, and not without all"
+
+
 # --- shares
 
 
@@ -142,8 +178,10 @@ def test_a_share_of_a_change_that_may_be_none_has_no_ends_and_one_of_b_is_one() 
 # --- simulated campaigns
 
 
-def campaign(truth: Truth, count: int, generator: random.Random, *, scatter: float, recorded: float) -> Bisected:
-    """Run a bisect on a simulated cluster: runs scatter, one in twenty is slowed by others, and all drift."""
+def campaign(
+    truth: Truth, count: int, generator: random.Random, *, scatter: float, recorded: float, budget: float = 1e9
+) -> Bisected:
+    """Run a bisect on a simulated cluster: runs scatter, one in twenty is slowed by others, and all drift. ``budget``: runs."""
     a, b = (0,) * count, (1,) * count
     search_speeds: dict[Candidate, dict[int, float]] = {}
     verified: dict[Candidate, dict[int, float]] = {}
@@ -161,14 +199,20 @@ def campaign(truth: Truth, count: int, generator: random.Random, *, scatter: flo
 
     sides = [SideRecord(name, "2n1g", 100 * math.exp(value), 5) for name, value in (("a", 0.0), ("b", recorded))]
     run((), BLOCKS, search_speeds)
-    chosen = None
-    while isinstance(step := following(count, search_speeds, LONG, recorded=recorded_change(*sides)), Step):
+    chosen, rungs = None, list[RungRecord]()
+
+    def limit() -> Limit:
+        return Limit(1.0, budget - done)
+
+    while isinstance(step := following(count, search_speeds, limit(), recorded=recorded_change(*sides)), Step):
         run(step.candidates, step.repeats, verified if step.confirms else search_speeds)
         if step.confirms:
-            chosen, step = step.candidates[0], CONFIRMED
+            chosen = step.candidates[0]
+            rungs.append(RungRecord(step.candidates, step.repeats, 0, True, (), (), chosen, step.is_early))
+            step = CONFIRMED
             break
     differences = tuple(Difference(f"options.d{place}", 0, 1) for place in range(count))
-    record = BisectRecord(*sides, "speed", (), "samples/s", "higher", "slower", differences, ended=str(step))
+    record = BisectRecord(*sides, "speed", (), "samples/s", "higher", "slower", differences, (), tuple(rungs), str(step))
     return answer_of("bench", BisectState(record, search_speeds, verified, chosen, (), {}, ""))
 
 
@@ -191,6 +235,31 @@ def test_what_explains_a_tenth_is_named_and_nothing_else_is_proven(name: str, sc
     false = sum(bool(set(one.causes) - causes) for one in found)
     assert right >= (97 if scatter < 0.01 else 75), right
     assert false <= 5, "as the level of the verification says"
+
+
+@pytest.mark.parametrize(("name", "budget"), [("two that add", 48), ("two that need each other", 72)])
+def test_a_budget_that_ends_the_search_leaves_time_to_prove_what_was_found(name: str, budget: int) -> None:
+    truth, count, causes = WORLDS[name]
+    generator = random.Random(7)
+    found = [campaign(truth, count, generator, scatter=0.005, recorded=-0.1, budget=budget) for _ in range(60)]
+    assert sum(set(one.causes) == causes and one.verdict == "explained" for one in found) >= 45
+    assert sum(bool(set(one.causes) - causes) for one in found) <= 3
+
+
+def test_an_answer_that_no_time_was_left_to_prove_says_of_which_part() -> None:
+    truth, count, _ = WORLDS["two that add"]
+    found = campaign(truth, count, random.Random(3), scatter=0.001, recorded=-0.1, budget=26 + 12)
+    assert (found.verdict, found.causes, found.is_early) == ("explained", (), True)
+    assert found.doubtful == found.untested == ("d0=1", "d2=1")
+    assert left_open(found)[:2] == [
+        "that d0=1 and d2=1 take part is not certain: no time was left for runs without each of them",
+        "no time was left to search further: a smaller set, or one that explains more, is possible",
+    ]
+    one = campaign(truth, count, random.Random(3), scatter=0.001, recorded=-0.1, budget=26 + 16)
+    assert (one.causes, one.untested) == (("d0=1",), ("d2=1",))
+    assert left_open(one)[0] == "that d2=1 takes part is not certain: no time was left for runs without it"
+    enough = campaign(truth, count, random.Random(3), scatter=0.001, recorded=-0.1)
+    assert (enough.causes, enough.untested, enough.is_early) == (("d0=1", "d2=1"), (), False)
 
 
 def test_where_nothing_matters_a_bisect_says_that_the_change_is_gone() -> None:
