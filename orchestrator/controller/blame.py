@@ -17,7 +17,7 @@ from orchestrator.checks.differences import sentences
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.logs import SETUP_LOG
 from orchestrator.logs.failure_table import CAUSE
-from orchestrator.logs.failures import Failure, diagnose, is_consequence, last_words
+from orchestrator.logs.failures import Failure, diagnose, is_consequence, last_output
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import last_bytes, setup_failed
 from orchestrator.record.node_record import ExitRecord, exit_record
@@ -98,7 +98,7 @@ def _own_sentence(death: _Death) -> str:
         return ""
     is_output = death.log.endswith(".out") and death.log != SETUP_LOG
     # After an abort Python lists threads and modules.
-    return last_words(death.words, exceptions_only=is_output or how["how"] == "SIGABRT")
+    return last_output(death.words, exceptions_only=is_output or how["how"] == "SIGABRT")
 
 
 def _hint_lines(death: _Death, finding: Failure | None, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

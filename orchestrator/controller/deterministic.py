@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from orchestrator.errors import DataError, OrchError
 from orchestrator.logs import is_named
 from orchestrator.logs.failure_table import KNOWN
-from orchestrator.logs.failures import LAST_WORDS
+from orchestrator.logs.failures import LAST_OUTPUT
 from orchestrator.logs.parse import parse
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun
@@ -80,7 +80,7 @@ def deterministic_failure(
 def _ending(error: OrchError) -> tuple[str, str, str]:
     """Return what two runs that failed for the same cause have in common: no host, no rank, and no numbers of one run."""
     message = error.message if "exit code" in error.message else re.sub(r"[0-9][0-9.]*", "#", error.message)
-    cause = "" if error.cause.startswith(LAST_WORDS) else error.cause
+    cause = "" if error.cause.startswith(LAST_OUTPUT) else error.cause
     return error.kind, re.sub(r"\brank [0-9]+", "rank #", message), cause
 
 

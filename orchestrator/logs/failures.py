@@ -11,8 +11,8 @@ kind the earliest counts, because it usually causes the later ones.
 
 Where no known failure is found, what a program itself said last is shown in place of a cause:
 
->>> last_words(["Traceback (most recent call last):", '  File "t.py", line 8, in <module>', "ValueError: got 2", "  or 3"])
-'its last words: ValueError: got 2'
+>>> last_output(["Traceback (most recent call last):", '  File "t.py", line 8, in <module>', "ValueError: got 2", "  or 3"])
+'last output: ValueError: got 2'
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from orchestrator.logs.failure_table import CAUSE, KNOWN
 from orchestrator.logs.text import cleaned
 
-__all__ = ["LAST_WORDS", "Failure", "diagnose", "is_consequence", "last_words"]
+__all__ = ["LAST_OUTPUT", "Failure", "diagnose", "is_consequence", "last_output"]
 
-LAST_WORDS = "its last words: "
+LAST_OUTPUT = "last output: "
 """How a cause begins that is the program's own sentence, which may have hosts, ranks and numbers of one run."""
 
 _LINE_CHARACTERS = 2000
@@ -73,8 +73,8 @@ def is_consequence(text: str) -> bool:
     return failure is not None and failure.kind == "ended_elsewhere"
 
 
-def last_words(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
-    """Return the sentence with which a program ended, behind `LAST_WORDS`; empty if it has none.
+def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
+    """Return the sentence with which a program ended, behind `LAST_OUTPUT`; empty if it has none.
 
     That is the exception of its last traceback, what a C++ exception says, or else its last line that is not indented and no
     warning. ``exceptions_only``: not that line, as of usual output, which says nothing of the end.
@@ -85,7 +85,7 @@ def last_words(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     sentences = sentences or [text[match.end() :] for text in texts if (match := _WHAT.match(text))]
     if not sentences and not exceptions_only:
         sentences = [text for text in texts if _is_said(text) and not _AT_EXIT.match(text)]
-    return f"{LAST_WORDS}{_both_ends(' '.join(sentences[-1].split()))}" if sentences else ""
+    return f"{LAST_OUTPUT}{_both_ends(' '.join(sentences[-1].split()))}" if sentences else ""
 
 
 def _is_said(text: str) -> bool:

@@ -101,12 +101,12 @@ def test_an_exit_record_that_makes_no_sense_hides_no_failure(tmp_path: Path, rec
 @pytest.mark.parametrize(
     ("text", "message", "cause"),
     [
-        ("own.py: expected 4, got \x1b[1m7\n", "rank 0 ended with exit code 1", "its last words: own.py: expected 4, got 7"),
+        ("own.py: expected 4, got \x1b[1m7\n", "rank 0 ended with exit code 1", "last output: own.py: expected 4, got 7"),
         (MEMORY, "rank 0 ended with exit code 1", "the GPU had no memory left; lower --batch-size, or "),
-        (COMPLAINT, "rank 0 ended with exit code 1", "its last words: RuntimeError: [gloo/"),
+        (COMPLAINT, "rank 0 ended with exit code 1", "last output: RuntimeError: [gloo/"),
         ("own.py: going on\n", "rank 0 ended with SIGKILL", ""),
         ("Fatal Python error: Aborted\nExtension modules: one\n", "rank 0 ended with SIGABRT", ""),
-        ("  what():  no such key\n", "rank 0 ended with SIGABRT", "its last words: no such key"),
+        ("  what():  no such key\n", "rank 0 ended with SIGABRT", "last output: no such key"),
     ],
     ids=[
         "no known cause",
@@ -127,7 +127,7 @@ def test_without_a_known_cause_the_ranks_own_sentence_stands_for_it(
     limit = with_cause(
         RunError("longer than 60 s: rank 0 ended with exit code 1", kind="run_timeout", host="node1"), (), run, {}
     )
-    assert limit is not None and not limit.cause.startswith("its last words")
+    assert limit is not None and not limit.cause.startswith("last output")
 
 
 def test_a_step_is_no_sentence_and_that_of_a_setup_line_is(tmp_path: Path) -> None:
@@ -137,4 +137,4 @@ def test_a_step_is_no_sentence_and_that_of_a_setup_line_is(tmp_path: Path) -> No
     assert error is not None and error.cause == "" and "step 1" in error.hint
     run.log_path("node1", "setup.out").write_text("setup: line 1 (false) ended with exit code 1\n")
     error = with_cause(RunError("its launch script ended with exit code 1", kind="rank_failed", host="node1"), (), run, {})
-    assert error is not None and error.cause == "its last words: setup: line 1 (false) ended with exit code 1"
+    assert error is not None and error.cause == "last output: setup: line 1 (false) ended with exit code 1"

@@ -213,7 +213,7 @@ def test_what_programs_say_at_their_end_makes_no_two_failures_of_one(rig: FakeBe
         error = RunError("rank 1 ended with exit code 1", kind="rank_failed", host="a", cause=cause)
         return RunResult(rig.first.run_id, 1, rig.spec, False, "failed", error=error)
 
-    alike = [failed(f"its last words: nobody at 10.11.0.{number}") for number in (2, 3)]
+    alike = [failed(f"last output: nobody at 10.11.0.{number}") for number in (2, 3)]
     assert deterministic_failure(rig.first, rig.run(), alike, alike)
-    unlike = [failed("a disk is full; free some"), failed("its last words: nobody at 10.11.0.3")]
+    unlike = [failed("a disk is full; free some"), failed("last output: nobody at 10.11.0.3")]
     assert deterministic_failure(rig.first, rig.run(), unlike, unlike) is None

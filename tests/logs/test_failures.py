@@ -8,7 +8,7 @@ import time
 import pytest
 
 from orchestrator.logs import failures as diagnosis
-from orchestrator.logs.failures import LAST_WORDS, diagnose, is_consequence, last_words
+from orchestrator.logs.failures import LAST_OUTPUT, diagnose, is_consequence, last_output
 from orchestrator.record.node_record import ExitRecord
 
 CAUSES = {
@@ -216,13 +216,13 @@ SAID = {
 
 
 @pytest.mark.parametrize(("text", "sentence"), SAID.values(), ids=SAID)
-def test_the_last_words_of_a_program_are_the_sentence_with_which_it_ended(text: str, sentence: str) -> None:
-    assert last_words(text.splitlines()) == LAST_WORDS + sentence
+def test_the_last_output_of_a_program_is_the_sentence_with_which_it_ended(text: str, sentence: str) -> None:
+    assert last_output(text.splitlines()) == LAST_OUTPUT + sentence
 
 
 def test_a_step_is_no_last_word_but_an_exception_among_steps_is() -> None:
-    assert last_words(["step 1", "step 2"], exceptions_only=True) == "" == last_words([])
-    assert last_words(
+    assert last_output(["step 1", "step 2"], exceptions_only=True) == "" == last_output([])
+    assert last_output(
         ["step 1", "Traceback (most recent call last):", "  File", "ValueError: x"], exceptions_only=True
     ).endswith(": x")
-    assert last_words(["Traceback (most recent call last):", "  File"]) == f"{LAST_WORDS}Traceback (most recent call last):"
+    assert last_output(["Traceback (most recent call last):", "  File"]) == f"{LAST_OUTPUT}Traceback (most recent call last):"

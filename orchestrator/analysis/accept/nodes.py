@@ -10,7 +10,7 @@ from orchestrator.analysis.accept.units import CLUSTER
 from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.errors import DataError
 from orchestrator.inventory import fold
-from orchestrator.logs.failures import LAST_WORDS
+from orchestrator.logs.failures import LAST_OUTPUT
 from orchestrator.record import BenchDir
 from orchestrator.record.refused import errors_before_runs, errors_between_runs
 from orchestrator.results import RunResult
@@ -147,7 +147,7 @@ def by_runs(
             failure = run.error
             words = f"run failed: {failure.message if failure else 'no number'}"
             cause = failure.cause if failure else ""
-            is_own = cause.startswith(LAST_WORDS)  # of programs that fail alike it may differ; that of the first one is shown
+            is_own = cause.startswith(LAST_OUTPUT)  # of programs that fail alike it may differ; that of the first one is shown
             words += f": {cause}" if cause and not is_own else ""
             host = failure.host if failure else ""
             is_to_blame = not isinstance(failure, DataError) and blames(host, run)

@@ -309,11 +309,11 @@ def test_runs_that_fail_alike_are_one_finding(tmp_path: Path) -> None:
     (finding,) = judged(certificate_of(folder), "runs").findings
     assert finding.text.endswith(", in 2 runs") and len(finding.evidence) == 2
     for run, port in zip(runs[:2], (29501, 29502), strict=True):
-        said = f"its last words: port {port} is taken"
+        said = f"last output: port {port} is taken"
         error = RunError("rank 2 ended with exit code 1", kind="rank_failed", host="node3", run_id=run.run_id, cause=said)
         write_outcome(run, RecordedOutcome("failed", error, {}, {}, True))
     (finding,) = judged(certificate_of(folder), "runs").findings
-    assert finding.text.endswith(", in 2 runs: its last words: port 29501 is taken") and len(finding.evidence) == 2
+    assert finding.text.endswith(", in 2 runs: last output: port 29501 is taken") and len(finding.evidence) == 2
 
 
 def test_a_bar_that_no_value_is_about_leaves_the_verdict_open(tmp_path: Path) -> None:
