@@ -1,15 +1,19 @@
-"""Work distributed over processes, one per processor, if there is enough of it."""
+"""Work distributed over processes, one per processor, if there is enough of it.
+
+The processes end with the one that started them, also if that is killed: `end_with_parent`.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
-__all__ = ["shared_out"]
+__all__ = ["end_with_parent", "shared_out"]
 
 _SHARES = 16
 """Parts into which the work of one process is divided: enough that the others do not wait long for the last one."""
@@ -29,10 +33,35 @@ def shared_out(work: Callable[[Sequence[Job]], Result], jobs: Sequence[Job], *, 
         yield work(jobs)
         return
     share = -(-len(jobs) // (width * _SHARES))
-    # Only this process handles Ctrl-C; it then waits just for the shares in progress.
-    ignored = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(width, get_context("spawn"), initializer=signal.signal, initargs=ignored) as pool:
+    with ProcessPoolExecutor(width, get_context("spawn"), initializer=_begin) as pool:
         try:
             yield from pool.map(work, (jobs[at : at + share] for at in range(0, len(jobs), share)))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def end_with_parent(end: Callable[[], object]) -> None:
+    """In a process of a pool: call ``end`` when the parent has ended, whatever ended it, in a thread of its own; at once if it
+    has already.
+
+    A worker whose parent was killed would wait for its next share forever, because it holds both ends of the pipe through which
+    shares come. It would also finish the shares that it has, and write pages into the folder of the next build of a site.
+    """
+    # Both look at a pipe whose other end only the parent has. Unlike PR_SET_PDEATHSIG, that shows a parent that ended before
+    # this began, and does not take the end of the thread that started this process for that of the parent.
+    parent = parent_process()
+    assert parent, "not a process of a pool"
+    if not parent.is_alive():
+        end()
+
+    def wait() -> None:
+        parent.join()
+        end()
+
+    threading.Thread(target=wait, daemon=True, name="parent").start()
+
+
+def _begin() -> None:
+    # Only the parent handles Ctrl-C; it then waits just for the shares in progress.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(lambda: os._exit(1))
