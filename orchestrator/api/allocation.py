@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orchestrator.inventory import Inventory
     from orchestrator.record import Project
 
-__all__ = ["allocated"]
+__all__ = ["allocated", "listing"]
 
 
 def allocated(project: Project, source: str, bench_id: str = "", *, say: Callable[[str], None]) -> tuple[str, str]:
@@ -24,7 +25,7 @@ def allocated(project: Project, source: str, bench_id: str = "", *, say: Callabl
     from orchestrator import slurm
     from orchestrator.errors import ConfigError
     from orchestrator.files import PROJECT_HINT, write_atomic
-    from orchestrator.inventory import fold, open_inventory
+    from orchestrator.inventory import fold
     from orchestrator.inventory.allocation import SOURCES, inventory_text, job_in, lists_all, names_of
 
     word, number = job_in(source) or ("", "")
@@ -38,17 +39,27 @@ def allocated(project: Project, source: str, bench_id: str = "", *, say: Callabl
         raise ConfigError(f"expected a job that Slurm knows, got {number}", where=f"--hosts {source}", hint=hint)
     slurm.check_owner(job, f"--hosts {source}")
     names = names_of(job)
-    base = project.inventory_source("", {**os.environ, "SLURM_JOB_ID": ""})[0]
-    if job_in(base) or not (Path(base).exists() and lists_all(open_inventory(base), names)):
-        base = ""
+    known = listing(project)
+    base = known[0] if known and lists_all(known[1], names) else ""
     transport = SOURCES[word]
     devices = slurm.visible_devices(job) if job.devices and transport == "srun" else {}
     project.prepare()
     path = project.root / ".orch" / f"{word}-{bench_id or job.id}.yaml"
-    text = inventory_text(job, transport, str(Path(base).absolute()) if base else "", devices)
+    text = inventory_text(job, transport, base, devices)
     write_atomic(path, text.encode(), hint=PROJECT_HINT)
     until = f", until {job.end}" if job.end else ""
     counts = sorted({count for _, _, count in job.devices})
     gpus = f"{' or '.join(map(str, counts))} GPU{'' if counts == [1] else 's'} a node" if counts else "no GPUs"
     say(f"slurm: job {job.id}, {fold(names)}, {gpus}{until}")
     return str(path), fold(names)
+
+
+def listing(project: Project) -> tuple[str, Inventory] | None:
+    """Return the file and the content of the project's own inventory, which may list the hosts of a job; None without one."""
+    from orchestrator.inventory import open_inventory
+    from orchestrator.inventory.allocation import job_in
+
+    source = project.inventory_source("", {**os.environ, "SLURM_JOB_ID": ""})[0]
+    if job_in(source) or not Path(source).exists():
+        return None
+    return str(Path(source).absolute()), open_inventory(source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,6 +41,10 @@ from orchestrator.cli.options import (
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
 from orchestrator.cli.spares import Spares, set_aside, with_spares
 from orchestrator.cli.submitting import Slurm, hosts_for
+
+if TYPE_CHECKING:
+    from orchestrator.api.selection import Selection
+    from orchestrator.cli.suite_plan import SuitePlan
 
 
 def add_to(app: typer.Typer) -> None:
@@ -179,6 +183,7 @@ def bench(
     """
     from orchestrator import yamlfile
     from orchestrator.api.prepare import prepared
+    from orchestrator.cli.suite_plan import in_words, planned_suite
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.profile import check_profiled, profile_of
     from orchestrator.plan.request import check_measures, planned, request_of
@@ -222,7 +227,8 @@ def bench(
     bases = template_bases(templates)
     folders = open_frameworks(request.framework_names(lambda: framework_for(model, bases)), bases)
     check_measures(request, [folder.framework for folder in folders])
-    for folder in folders if profile and profile_of(profile) else ():
+    tracing = profile_of(profile) if profile else None
+    for folder in folders if tracing else ():
         check_profiled(folder.framework)
     bench_id = new_bench_id()
     limits = limits_of(
@@ -235,20 +241,35 @@ def bench(
         output_bytes=output_limit << 20,
         telemetry=telemetry,
     )
+
+    def checked(selection: Selection) -> SuitePlan | None:
+        """Raise what is refused on these hosts before any is contacted; return what the gate would run."""
+        first = None
+        if gate is not None:
+            first = planned_suite(gate, selection, bases, None, "--gate")
+        members, _ = set_aside(selection, spares)
+        prepared(request, folders, members, bench_id=bench_id, seed=0, profile=tracing, say=lambda _: None)
+        return first
+
     with (
         hosts_for(
-            request, bench_id, slurm, hosts, exclude, devices or (), spares=spares, dry_run=dry_run, as_json=as_json
+            request,
+            bench_id,
+            slurm,
+            hosts,
+            exclude,
+            devices or (),
+            check=checked,
+            spares=spares,
+            dry_run=dry_run,
+            as_json=as_json,
         ) as chosen,
         Opened() as opened,
     ):
         chosen = selection = without_suspects(chosen, with_suspects)
-        if gate is not None:
-            from orchestrator.cli.suite_plan import in_words, planned_suite
-
-            first = planned_suite(gate, selection, bases, None, "--gate")
-            prepared(request, folders, selection, bench_id=bench_id, seed=0, say=lambda _: None)  # not after the gate
-            if dry_run:
-                say(f"gate: first {in_words(first, len(selection.hosts))}")
+        first = checked(selection) if gate is not None else None  # and not after the gate
+        if first and dry_run:
+            say(f"gate: first {in_words(first, len(selection.hosts))}")
         if skip_unreachable and not dry_run:
             selection = reached(selection, accept_new, opened)
             spares = max(0, spares - (len(chosen.hosts) - len(selection.hosts)))  # one takes the place of each that is left out
@@ -262,7 +283,6 @@ def bench(
         if aside and not dry_run:
             plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
             selection = with_spares(selection, aside, plan, opened, accept_new=accept_new, waits=bool(limits.wait_s))
-        tracing = profile_of(profile) if profile else None
         decided = prepared(request, folders, selection, bench_id=bench_id, seed=seed, profile=tracing, say=say)
         if as_json or not dry_run:
             for text in skipped_words(decided.plan.skipped):

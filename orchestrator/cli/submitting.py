@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +38,7 @@ def hosts_for(
     exclude: str,
     devices: Sequence[str] = (),
     *,
+    check: Callable[[Selection], object],
     spares: int = 0,
     dry_run: bool,
     as_json: bool,
@@ -45,8 +46,8 @@ def hosts_for(
     """Yield the hosts: those of ``--hosts`` and ``--exclude``, or with ``--slurm`` those of a job that is submitted and begins,
     with ``spares`` among them.
 
-    An error before the bench takes over ends the job. A dry run prints what would be submitted, and has hosts that stand for
-    those that Slurm will choose.
+    No job is submitted for what ``check`` refuses on all hosts that Slurm may choose. An error before the bench takes over ends
+    the job. A dry run prints what would be submitted, and has hosts that stand for those that Slurm will choose.
     """
     if not slurm:
         yield select(hosts, exclude, bench_id, devices=devices)
@@ -69,6 +70,7 @@ def hosts_for(
         return
     from orchestrator.cli.job import allocated_for, give_up, note_unattended
 
+    _refuse(check, project, job, devices)
     project.prepare()
     note_unattended(project)
     number = allocated_for(project, bench_id, job)
@@ -77,6 +79,32 @@ def hosts_for(
     except BaseException:
         give_up(project, bench_id)
         raise
+
+
+def _refuse(check: Callable[[Selection], object], project: Project, job: JobWanted, devices: Sequence[str]) -> None:
+    """Raise what ``check`` raises on all hosts that Slurm may choose, in the words for the likeliest of them."""
+    from orchestrator.api.allocation import listing
+    from orchestrator.errors import ConfigError, Faults
+    from orchestrator.inventory import Inventory
+    from orchestrator.inventory.allocation import lists_all
+    from orchestrator.inventory.devices import chosen, devices_of
+
+    known = listing(project)
+    inventory = known[1] if known else Inventory("--slurm", ())
+    lists_all(inventory, job.named)
+    for text in devices:
+        devices_of(text.rpartition(":")[2])
+    of_all = [text for text in devices if ":" not in text]
+    refused: ConfigError | Faults | None = None
+    for hosts in job.possible_hosts(inventory.hosts, devices_known=len(of_all) == len(devices)):
+        stand_ins = Inventory("--slurm", hosts, hidden=inventory.hidden)
+        try:
+            check(Selection(project, stand_ins, tuple(chosen(stand_ins, hosts, of_all, {})), "--slurm", ""))
+            return
+        except (ConfigError, Faults) as error:
+            refused = refused or error
+    if refused:
+        raise refused
 
 
 def _expected(project: Project, job: JobWanted, bench_id: str, as_json: bool) -> Selection:

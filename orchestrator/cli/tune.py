@@ -36,7 +36,9 @@ from orchestrator.cli.options import (
 from orchestrator.cli.submitting import Slurm, hosts_for
 
 if TYPE_CHECKING:
+    from orchestrator.api.selection import Selection
     from orchestrator.plan import Knob, RunSpec
+    from orchestrator.plan.bench import Bench
 
 
 def add_to(app: typer.Typer) -> None:
@@ -116,9 +118,13 @@ def tune(
     knobs = free_knobs(folder.framework, request)
     target, bench_id = _new_file(output), new_bench_id()
     limits = limits_of(wait, wait_limit, lease_s=lease, grace_s=grace, stall_s=stall)
-    with hosts_for(request, bench_id, slurm, hosts, exclude, dry_run=dry_run, as_json=as_json) as chosen:
+
+    def plan_on(selection: Selection) -> Bench:
+        return planned(request, [folder], selection.hosts, bench_id=bench_id, seed=0)
+
+    with hosts_for(request, bench_id, slurm, hosts, exclude, check=plan_on, dry_run=dry_run, as_json=as_json) as chosen:
         selection = without_suspects(chosen)
-        plan = planned(request, [folder], selection.hosts, bench_id=bench_id, seed=0)
+        plan = plan_on(selection)
         if dry_run:
             _show_space(plan.cells[0], knobs, numerics, as_json)
             return

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, expand, nearest
@@ -26,6 +26,9 @@ __all__ = ["IDLE_S", "JobWanted", "job_name", "job_wanted"]
 IDLE_S = 120
 """Seconds without a step after which the script lets the nodes go."""
 
+_GPUS = (8, 4, 2, 1, 6, 10, 16, 64)
+"""GPUs that the job may have of a node where its options do not say so, the usual number first."""
+_DEVICES = "cuda_visible_devices"
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 _DURATION = re.compile(r"\d+(?:\.\d+)?[smh]")
 _OWN = {
@@ -82,20 +85,67 @@ class JobWanted:
         Each has what is asked for of a node; ``gpus`` is None where that does not say how many. Raises ConfigError for a number
         of nodes that is none.
         """
-        asked = {name.removeprefix("--"): value for name, _, value in (option.partition("=") for option in self.options)}
-        most = asked["nodes"].rpartition("-")[2]
-        if not most.isdecimal() or not int(most):
+        asked, most = self._asked, self._most
+        if not most:
             raise ConfigError(f"expected a number of nodes, got {asked['nodes']!r}", where="--slurm")
-        listed = expand(asked["nodelist"]) if "nodelist" in asked else []
-        names = listed if len(listed) == int(most) else [f"slurm-{rank}" for rank in range(int(most))]
+        names = self.named or [f"slurm-{rank}" for rank in range(most)]
         tasks = asked["ntasks-per-node"]
         slots = int(tasks) if tasks.isdecimal() else 1
         return tuple(Host(name, name, gpus=_gpus(asked), slots=slots, transport="srun") for name in names)
+
+    @property
+    def _asked(self) -> dict[str, str]:
+        return {name.removeprefix("--"): value for name, _, value in (option.partition("=") for option in self.options)}
+
+    @property
+    def _most(self) -> int:
+        most = self._asked["nodes"].rpartition("-")[2]
+        return int(most) if most.isdecimal() else 0
+
+    @property
+    def named(self) -> list[str]:
+        """The hosts of the job by name, if ``nodelist`` lists as many as there will be; else none."""
+        listed = expand(self._asked["nodelist"]) if "nodelist" in self._asked else []
+        return listed if len(listed) == self._most else []
+
+    def possible_hosts(self, listed: Sequence[Host], *, devices_known: bool = True) -> Iterator[tuple[Host, ...]]:
+        """Yield what the hosts of the job may be, the likeliest first: like each kind of host that the project's inventory has
+        (``listed``), then like none of them. Yield nothing where the number of nodes cannot be read, as in ``nodes=1k``.
+
+        The number of GPUs is that of the options, if these give one. Else it may be any: a partition may add GPUs to a job, as
+        may a variable of sbatch. Nor is it known with ``exclusive``, or without ``devices_known``, for which see ``--devices``.
+        """
+        if not self._most:
+            return
+        stand_ins, count = self.hosts, _gpus(self._asked)
+        named = [host for host in listed if host.name in self.named]
+        likes = {_kind(host): host for host in reversed(named or listed)}
+        for like in (*reversed(likes.values()), None):
+            numbers = [] if count is None else [count or (like.gpus if like else 0)]
+            if not count or "exclusive" in self._asked or not devices_known:
+                numbers += _GPUS
+            for gpus in dict.fromkeys(numbers):
+                yield tuple(_like(like, host, gpus, bool(count)) for host in stand_ins)
 
     def on(self, hosts: str, count: int) -> JobWanted:
         """Return the same job on these hosts, for a bench that was planned with them."""
         kept = [option for option in self.options if option.partition("=")[0] not in ("--nodes", "--nodelist", "--exclude")]
         return JobWanted((*kept, f"--nodes={count}", f"--nodelist={hosts}"))
+
+
+def _kind(host: Host) -> tuple[object, ...]:
+    """Return what of a host a plan may depend on; hosts of one kind may differ in the values of their variables."""
+    return host.gpus, host.slots, host.vars.get(_DEVICES), tuple(sorted(host.vars)), tuple(sorted(host.container))
+
+
+def _like(like: Host | None, host: Host, gpus: int | None, of_job: bool) -> Host:
+    """Return a stand-in with what the inventory says of a host ``like`` it, and so many GPUs, of which the job decides
+    (``of_job``) which they are."""
+    if like is None:
+        return replace(host, gpus=gpus)
+    dropped = _DEVICES if of_job or gpus != like.gpus else ""
+    own = {name: value for name, value in like.vars.items() if name != dropped}
+    return replace(like, name=host.name, address=host.address, transport=host.transport, gpus=gpus, vars=own)
 
 
 def _gpus(asked: Mapping[str, str]) -> int | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError
+from orchestrator.inventory import Host
 from orchestrator.plan import job
 from orchestrator.plan.job import IDLE_S, job_wanted
 from tests.support.commands import orch
@@ -133,6 +134,107 @@ def test_a_dry_run_shows_the_submission_and_what_would_run_in_it(tmp_path: Path)
     done = orch(tmp_path, "tune", "resnet50", "-f", "pytorch", "--shape", "2n4g", "--slurm", "gpus-per-node=4", "--dry-run")
     assert done.returncode == 0 and "--nodes=2" in done.stdout.splitlines()[0] and "NCCL_ALGO" in done.stdout, done
     assert not (tmp_path / ".orch").exists()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with stand-ins for Slurm's programs: sbatch refuses every job, and notes that it was asked."""
+    (tmp_path / "bin").mkdir()
+    for name in ("sbatch", "squeue", "scontrol", "scancel", "srun"):
+        lines = ["#!/bin/sh", f"touch {tmp_path}/asked-{name}", "echo 'Invalid partition name specified' >&2", "exit 1", ""]
+        (tmp_path / "bin" / name).write_text("\n".join(lines))
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "gpus.yaml").write_text('schema: 1\nhosts:\n  "slurm-[0-1]": {gpus: 8}\n')
+    (tmp_path / "wrong.yaml").write_text("schema: 1\ntitle: wrong\nstages:\n  - {bench: resnet50, dtype: fp61}\n")
+    return tmp_path
+
+
+def submitted(project: Path, *words: str, hosts: str = "") -> tuple[int, list[str], bool]:
+    """Run a command with ``--slurm`` in a project whose inventory is ``hosts``; return its status, its errors and whether it
+    has asked Slurm for anything."""
+    variables = {"PATH": f"{project / 'bin'}:{os.environ['PATH']}"} | ({"ORCH_HOSTS": str(project / hosts)} if hosts else {})
+    done = orch(project, *words, environment=variables)
+    was_asked = bool(list(project.glob("asked-*")))
+    assert was_asked or not (project / ".orch").exists()
+    return done.returncode, [line for line in done.stderr.splitlines() if line.startswith("orch: ")], was_asked
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--gate", "quikc"),
+        ("--gate", "wrong.yaml"),
+        ("--budget", "soon"),
+        ("--dtype", "fp61"),
+        ("--set", "no_such_option=1"),
+        ("--batch-size", "0"),
+        ("--order", "backwards"),
+        ("--until-ci", "narrow"),
+        ("--max-repeats", "9"),
+        ("--expect", "sampels_per_s >= 1"),
+        ("--expect", "samples_per_s >= 1 dtype=bf16"),
+        ("--baseline-shape", "2n9g"),
+        ("--profile", "torch:ranks=99"),
+        ("--devices", "0-x"),
+        ("--gpus", "9"),
+        ("--global-batch", "7"),
+    ],
+)
+def test_what_no_hosts_make_possible_is_refused_before_a_job_is_submitted(project: Path, words: tuple[str, ...]) -> None:
+    bench = ("bench", "resnet50", "-f", "pytorch", "--nodes", "2", *words)
+    code, errors, was_asked = submitted(project, *bench, "--slurm", "gpus-per-node=8", hosts="gpus.yaml")
+    plain = orch(project, *bench, "--hosts", "gpus.yaml", "--dry-run")
+    assert (code, was_asked) == (2, False), errors
+    assert errors == [line for line in plain.stderr.splitlines() if line.startswith("orch: ")]
+    assert plain.returncode == code and errors
+
+
+@pytest.mark.parametrize("words", [("--budget", "soon"), ("--dtype", "fp61"), ("--set", "no_such_option=1")])
+def test_a_tune_is_refused_before_its_job_is_submitted_too(project: Path, words: tuple[str, ...]) -> None:
+    tune = ("tune", "resnet50", "-f", "pytorch", "--shape", "2n8g", *words)
+    code, errors, was_asked = submitted(project, *tune, "--slurm", "gpus-per-node=8", hosts="gpus.yaml")
+    plain = orch(project, *tune, "--hosts", "gpus.yaml", "--dry-run")
+    assert (code, was_asked) == (plain.returncode, False) == (2, False)
+    assert errors == [line for line in plain.stderr.splitlines() if line.startswith("orch: ")]
+
+
+@pytest.mark.parametrize(
+    ("words", "slurm", "hosts"),
+    [
+        (("--gpus", "9"), "time=1h", ""),  # a partition may add GPUs
+        (("--gpus", "9"), "gpus-per-node=8,exclusive", ""),
+        (("--gpus", "8"), "gpus=16", ""),
+        (("--dtype", "fp8", "-f", "pytorch_lm", "--no-baseline"), "time=1h", ""),
+        (("--devices", "node7:0-3", "--gpus", "4"), "gpus-per-node=2", ""),
+        (("--gpus", "8"), "time=1h", "gpus.yaml"),
+        (("--gate", "quick"), "time=1h", "gpus.yaml"),
+        (("--gpus", "2"), "nodes=1k", ""),
+    ],
+)
+def test_what_only_the_hosts_of_the_job_can_refuse_is_submitted(
+    project: Path, words: tuple[str, ...], slurm: str, hosts: str
+) -> None:
+    model = "gpt2-124m" if "pytorch_lm" in words else "resnet50"
+    code, errors, was_asked = submitted(project, "bench", model, "--nodes", "2", *words, "--slurm", slurm, hosts=hosts)
+    assert code == 2 and was_asked, errors
+    assert errors[0].startswith("orch: --slurm: expected a job that Slurm accepts: Invalid partition name specified"), errors
+
+
+def test_hosts_of_a_job_may_be_like_any_of_the_inventory() -> None:
+    listed = [
+        Host("n1", "10.0.0.1", gpus=4, vars={"python": "/opt/python"}),
+        Host("n2", "10.0.0.2", gpus=4, vars={"python": "/opt/python"}),
+        Host("n3", "10.0.0.3", gpus=0, slots=6),
+    ]
+
+    def seen(text: str) -> list[tuple[str, int | None, int, int]]:
+        possible = job_wanted(text, 0).possible_hosts(listed)
+        return [(first.name, first.gpus, first.slots, len(first.vars)) for first, *_ in possible]
+
+    assert seen("nodes=2,gpus-per-node=2") == [("slurm-0", 2, 1, 1), ("slurm-0", 2, 6, 0), ("slurm-0", 2, 1, 0)]
+    assert seen("nodes=1,gpus-per-node=2,nodelist=n3") == [("n3", 2, 6, 0), ("n3", 2, 1, 0)]
+    assert [gpus for _, gpus, _, _ in seen("nodes=1,nodelist=n3")][:3] == [0, 8, 4]
+    assert seen("nodes=1k") == []
 
 
 def test_hosts_are_left_to_slurm(tmp_path: Path) -> None:
