@@ -22,9 +22,14 @@ from tests.support.machine import Machine
 judge.patience = 4.0
 
 TESTS = Path(__file__).parent
+TRAINERS = ("remote/test_trainers.py", "remote/test_trainers_simulated.py")
+PYTORCH = tuple(
+    f"remote/test_{module}.py"
+    for module in ("trainers_pytorch", "torch_models", "torch_gathered_pool", "torch_steps", "torch_packed")
+)
 LONG = (
     *("contract", "e2e", "faults", "lab"),
-    *("cli/test_main.py", "analysis/compare/test_benches.py", "remote/test_pairs_program.py", "remote/test_trainers.py"),
+    *("cli/test_main.py", "analysis/compare/test_benches.py", "remote/test_pairs_program.py", *TRAINERS, *PYTORCH),
     *(
         f"remote/noderun/test_{module}.py"
         for module in ("facts", "groups", "supervisor", "lock", "requests", "shared", "containers")
@@ -46,7 +51,8 @@ LONG_TESTS = (
 WORKERS = {
     "plan/test_folders.py": "plans",
     "plan/test_third_party_folders.py": "plans",
-    "remote/test_trainers.py": "torch",
+    **dict.fromkeys(TRAINERS, "trainers"),
+    **dict.fromkeys(PYTORCH, "torch"),
     "results/links/test_collectives.py": "torch",
     "remote/test_pairs_program.py": "torch",
     "remote/test_loaders.py": "torch",

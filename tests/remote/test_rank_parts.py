@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.profile.trace import recorded
-from tests.remote.test_trainers import all_ended, module
-from tests.support.trainers import ROOT, grammar, torchrun
+from tests.remote.simulated_ranks import all_ended
+from tests.support.trainers import ROOT, grammar, module, torchrun
 
 RANK_PARTS = module(ROOT / "remote" / "rank_parts.py")
 

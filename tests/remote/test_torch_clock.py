@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.remote.test_trainers import module
-from tests.support.trainers import ROOT, needs
+from tests.support.trainers import ROOT, module, needs
 
 Kernels = Sequence[tuple[float, float]]
 """Seconds in which the host launches each kernel, and in which the device runs it."""

@@ -6,6 +6,7 @@ neither does, the test is skipped and says so.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pytest
@@ -36,11 +37,26 @@ LOADER_KEYS = DONE_KEYS | {"loader"}
 
 SHARED = ROOT / "remote" / "trainer.py"
 """What our trainers have in common."""
+PYTORCH = ROOT / "remote" / "train_pytorch.py"
+"""The trainer of PyTorch for images."""
 
 
 def flags(*files: Path) -> set[str]:
     """Every flag that a trainer declares in these files."""
     return {flag for file in files for flag in re.findall(r'add_argument\(\s*"(--[a-z-]+)"', file.read_text())}
+
+
+def module(path: Path) -> ModuleType:
+    """A trainer, imported without being run; it finds its neighbours, as the launch script sees to."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    loaded = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(loaded)
+    finally:
+        sys.path.remove(str(path.parent))
+    return loaded
 
 
 @cache
