@@ -45,12 +45,14 @@ LONG_TESTS = (
     *("results/links/test_collectives.py::test_half_types", "results/links/test_collectives.py::test_a_wrong_result"),
     *("remote/test_loaders.py::test_pytorch_trains", "remote/test_loaders.py::test_what_pytorch"),
     *("remote/test_loaders.py::test_dali_on_a_gpu", "remote/noderun/test_transfer.py::test_no_process_waits"),
-    *("plan/test_third_party_folders.py::test_parameter_servers", "test_structure.py::test_every_command_explains_itself"),
+    *("plan/test_third_party_launch_scripts.py::test_parameter", "test_structure.py::test_every_command_explains_itself"),
 )
 """How ids of such tests in other files begin."""
 WORKERS = {
     "plan/test_folders.py": "plans",
     "plan/test_third_party_folders.py": "plans",
+    "plan/test_third_party_launch_scripts.py": "plans",
+    "plan/test_third_party_logs.py": "plans",
     **dict.fromkeys(TRAINERS, "trainers"),
     **dict.fromkeys(PYTORCH, "torch"),
     "results/links/test_collectives.py": "torch",
