@@ -131,11 +131,6 @@ def _language_model(planned: dict[str, Any], logs: list[dict[str, str]]) -> None
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> BenchDir:
-    return BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1", "r2", "r3"]})
-
-
-@pytest.fixture
 def summary(bench: BenchDir) -> Summary:
     for repeat in (1, 2, 3):
         build(bench, f"r{repeat}", _language_model, repeat=repeat)

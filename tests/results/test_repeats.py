@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,6 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
 from tests.support.run_folders import BATCH, STEPS, WORLD, build, closing, rank_line
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> BenchDir:
-    return BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1", "r2", "r3"]})
 
 
 def qualifications(bench: BenchDir, *texts: str) -> tuple[str, ...]:

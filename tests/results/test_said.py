@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -238,11 +237,6 @@ def logged(**said: float | str) -> Callable[[dict[str, Any], list[dict[str, str]
         logs[0]["rank-0.out"] = "\n".join([head, *lines, f"orch done {json.dumps(closing)}\n"])
 
     return change
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> BenchDir:
-    return BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1", "r2", "r3"]})
 
 
 def summary_of(bench: BenchDir, **said: float | str) -> Summary:

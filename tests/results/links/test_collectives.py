@@ -284,7 +284,7 @@ def test_a_slow_rank_and_few_calls_are_doubts_about_the_size_that_has_them() -> 
 
 
 def measured(times: dict[int, str], dtype: str = "fp32", **changes: Any) -> Any:
-    """Return what makes a run of `tests.results.test_read.build` one that measured an all-reduce in place."""
+    """Return what makes a run of `tests.support.run_folders.build` one that measured an all-reduce in place."""
 
     def change(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         options = {"sizes": ",".join(map(str, times)), "in_place": "in"}
