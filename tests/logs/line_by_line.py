@@ -1,0 +1,32 @@
+"""The plain way to read a log, which says the same as blocks of it: one line after the other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.parse import LINE_LIMIT, Parsed, _Collector
+
+
+def in_words(parsed: Parsed) -> str:
+    """As text, for nan is not equal to nan."""
+    return repr(replace(parsed, said=parsed.samples))
+
+
+def line_by_line(data: bytes, grammar: LogGrammar) -> Parsed:
+    """The plain way: every line is decoded, cleaned and searched for every pattern, whatever literals it holds."""
+    collector = _Collector(grammar)
+    collector.patterns = [replace(reader, literal="") for reader in collector.patterns]
+    collector.results = [replace(reader, literal="") for reader in collector.results]
+    collector.rank = collector.rank and replace(collector.rank, literal="")
+    collector.parts_line = collector.parts_line and replace(collector.parts_line, literal="")
+    collector.closing_line = collector.closing_line and replace(collector.closing_line, literal="")
+    last = max(data.rfind(b"\n"), data.rfind(b"\r"))
+    collector.unended(data[last + 1 :])
+    end = max(last, 0)
+    for line in re.findall(rb"[^\r\n]+", data[:end]):
+        text = line[:LINE_LIMIT].decode("utf-8", "replace")
+        text = re.sub(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]", "", text)
+        collector.line(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text), cut=len(line) > LINE_LIMIT)
+    return collector.parsed()
