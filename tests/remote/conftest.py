@@ -1,4 +1,4 @@
-"""The PyTorch trainer as a module, once for all files of these tests, and a group of one rank for it."""
+"""The PyTorch trainer as a module, a group of one rank for it, and a skip where there is no PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from tests.remote.torch_in_process import neighbour, small
-from tests.support.trainers import PYTORCH, free_port, module
+from tests.support.trainers import PYTORCH, free_port, module, needs
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +33,9 @@ def alone(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[argp
         yield trainer.arguments()
     finally:
         dist.destroy_process_group()
+
+
+@pytest.fixture
+def torch_of_trainers() -> None:
+    """Skip where the interpreter of the trainers has no PyTorch."""
+    needs("torch")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.test_train_lm import PROGRAM, SPREAD, common
+from tests.remote.lm_arguments import PROGRAM, SPREAD, common
 from tests.support.ranks import ranks
 from tests.support.trainers import closing, needs, samples
 

@@ -1,23 +1,20 @@
-"""The trainer of language models: what it counts, and that every way to spread a model trains as one device does."""
+"""The trainer of language models: every way to spread a model trains as one device does."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.remote.lm_arguments import MODELS, PROGRAM, SPREAD, STEPS, common
 from tests.support.ranks import ranks
-from tests.support.trainers import DONE_KEYS, ROOT, closing, flags, needs, rank_lines, samples
+from tests.support.trainers import DONE_KEYS, closing, rank_lines, samples
 
-PROGRAM = ROOT / "remote" / "train_lm.py"
-FOLDER = ROOT / "templates" / "pytorch_lm"
-MODELS: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "framework.yaml").read_text())["models"]
-STEPS = 6
+pytestmark = pytest.mark.usefixtures("torch_of_trainers")
+
 Run = tuple[list[float], dict[str, Any]]
 """The losses of a run, and its closing facts."""
 IMPORTS = (
@@ -29,30 +26,6 @@ IMPORTS = (
 """What ranks need besides, imported once for all of them."""
 FP32_ERROR = 1e-5
 """Relative error of losses and norms after some steps in fp32: sums in another order, 24 bits each, a few hundred of them."""
-
-
-@pytest.fixture(autouse=True)
-def _torch() -> None:
-    needs("torch")
-
-
-def shape(model: str) -> list[str]:
-    """The flags of a model, as the launch script writes them."""
-    own = MODELS[model]
-    values = {
-        **own["transformer"],
-        **{name: own[name] for name in ("norm", "positions", "max_positions", "rope_theta", "bias") if name in own},
-    }
-    words = {f"--{name.replace('_', '-')}": str(value).lower() for name, value in values.items()}
-    return ["--model", model, *(word for pair in words.items() for word in pair)]
-
-
-def common(model: str, dtype: str = "fp32") -> list[str]:
-    """Arguments of every run."""
-    return [
-        *shape(model),
-        *("--device", "cpu", "--seq-len", "32", "--steps", str(STEPS), "--dtype", dtype, "--learning-rate", "0.001"),
-    ]
 
 
 def trained(
@@ -80,9 +53,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return trained(model, ["--batch-size", "4", "--weights", weights], folder, 1, dtype)
 
     return result
-
-
-# --- one device -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["gpt-tiny", "llama-tiny", "moe-tiny"])
@@ -171,48 +141,8 @@ def test_a_loss_scale_that_overflows_is_halved_and_its_steps_change_nothing(tmp_
     assert closing("pytorch_lm", text)["loss_scale"] == 2.0 ** (20 - sum(skipped))
 
 
-# --- several ranks --------------------------------------------------------------------------------------------------------
-
-SPREAD = {
-    "ddp": (2, ["--batch-size", "2", "--parallel", "ddp"]),
-    "ddp with accumulation": (2, ["--batch-size", "1", "--accumulation", "2"]),
-    "fsdp": (2, ["--batch-size", "2", "--parallel", "fsdp"]),
-    "fsdp without resharding": (2, ["--batch-size", "1", "--accumulation", "2", "--parallel", "fsdp", "--reshard", "false"]),
-    "fsdp with accumulation": (
-        2,
-        ["--batch-size", "1", "--accumulation", "2", "--parallel", "fsdp", "--checkpointing", "full"],
-    ),
-    "fsdp that gathers ahead": (2, ["--batch-size", "2", "--parallel", "fsdp", "--prefetch", "2"]),
-    "fsdp with chunks of the loss": (2, ["--batch-size", "2", "--parallel", "fsdp", "--loss-chunks", "2"]),
-    "replicas of shards": (4, ["--batch-size", "1", "--parallel", "fsdp", "--replicas", "2"]),
-    "tensor": (2, ["--batch-size", "4", "--tensor-parallel", "2"]),
-    "tensor with checkpointing": (2, ["--batch-size", "4", "--tensor-parallel", "2", "--checkpointing", "full"]),
-    "data and tensor": (4, ["--batch-size", "2", "--tensor-parallel", "2"]),
-    "pipeline": (2, ["--batch-size", "1", "--accumulation", "4", "--pipeline-parallel", "2"]),
-    "pipeline of GPipe": (
-        2,
-        ["--batch-size", "2", "--accumulation", "2", "--pipeline-parallel", "2", "--pipeline-schedule", "gpipe"],
-    ),
-    "data and pipeline": (4, ["--batch-size", "1", "--accumulation", "2", "--pipeline-parallel", "2"]),
-    "shards and pipeline": (
-        4,
-        ["--batch-size", "1", "--accumulation", "2", "--pipeline-parallel", "2", "--parallel", "fsdp"],
-    ),
-    "tensor and pipeline": (
-        4,
-        ["--batch-size", "1", "--accumulation", "4", "--pipeline-parallel", "2", "--tensor-parallel", "2"],
-    ),
-    "shards, tensor and pipeline": (
-        8,
-        ["--batch-size", "1", "--accumulation", "2", "--pipeline-parallel", "2", "--tensor-parallel", "2"],
-    ),
-}
-
-
 OF_LLAMA = ("fsdp", "tensor", "data and tensor", "pipeline", "tensor and pipeline")
 """What is different where keys are grouped, positions are rotations and the output layer is a table of its own."""
-
-
 OUTER, LAYER = 4 * (512 * 64 + 64 * 64 + 2 * 64), 4 * (12 * 64 * 64 + 3 * 64 + 64 + 256 + 64 + 4 * 64)
 """Bytes of gpt-tiny: table, positions and last norm; matrices, biases and norms of a layer."""
 NORM, LOSS_OF_TWO, LOSS_OF_FOUR = ["allreduce", 4, 2, 1], ["allreduce", 4, 2, 1], ["allreduce", 4, 4, 1]
@@ -284,251 +214,3 @@ def test_half_types_in_parallel_train_like_fp32_within_their_error(
 ) -> None:
     losses, _ = trained("llama-tiny", ["--batch-size", "2", "--parallel", parallel], tmp_path, 2, dtype)
     assert losses == pytest.approx(alone("llama-tiny")[0], rel=HALF_ERRORS[dtype])
-
-
-# --- refusals -------------------------------------------------------------------------------------------------------------
-
-REFUSED = [
-    ("gpt-tiny", ["--tensor-parallel", "3"], 3, "--tensor-parallel: expected a divisor of --kv-heads 4, got 3"),
-    ("gpt-tiny", ["--tensor-parallel", "2"], 3, "expected a number of ranks that 2 divides, got 3"),
-    (
-        "moe-tiny",
-        ["--tensor-parallel", "2", "--pipeline-parallel", "2", "--accumulation", "2"],
-        4,
-        "--tensor-parallel: expected 1 for a mixture of experts",
-    ),
-    ("moe-tiny", ["--tensor-parallel", "2"], 2, "--tensor-parallel: expected 1 for a mixture of experts"),
-    ("gpt-tiny", ["--pipeline-parallel", "2"], 2, "--accumulation: expected 2 or more, a micro-batch for each stage, got 1"),
-    (
-        "gpt-tiny",
-        ["--pipeline-parallel", "3", "--accumulation", "3"],
-        3,
-        "--pipeline-parallel: expected at most the 2 layers, got 3",
-    ),
-    ("gpt-tiny", ["--replicas", "2"], 3, "--replicas: expected a divisor of the 3 data-parallel ranks, got 2"),
-    ("gpt-tiny", ["--replicas", "2", "--parallel", "ddp"], 2, "--replicas: expected 1 with --parallel ddp"),
-    (
-        "gpt-tiny",
-        ["--tensor-parallel", "2", "--parallel", "ddp"],
-        2,
-        "--parallel: expected fsdp with --tensor-parallel",
-    ),
-    ("gpt-tiny", ["--compile", "true", "--compile-split", "whole"], 2, "--compile-split: expected blocks on several ranks"),
-    ("gpt-tiny", ["--kv-heads", "3"], 1, "--kv-heads: expected a divisor of the 4 heads, got 3"),
-    ("gpt-tiny", ["--dtype", "fp8"], 1, "--dtype: expected fp32, bf16 or fp16 on cpu, got fp8"),
-    ("gpt-tiny", ["--weights", "bf16"], 1, "--weights: expected fp32 with --dtype fp32, got bf16"),
-    ("gpt-tiny", ["--attention", "cudnn"], 1, "--attention: expected auto or math on cpu, got cudnn"),
-    ("gpt-tiny", ["--seed", str(2**31)], 1, "--seed: expected less than 2^31, got 2147483648"),
-    ("gpt-tiny", ["--seq-len", "0"], 1, "--seq-len: expected 1 or more, got 0"),
-    ("gpt-tiny", ["--loss-chunks", "2", "--dtype", "fp16"], 1, "--loss-chunks: expected 1 with --dtype fp16"),
-]
-
-
-@pytest.mark.parametrize(("model", "arguments", "world_size", "sentence"), REFUSED, ids=[row[-1] for row in REFUSED])
-def test_what_cannot_be_is_refused_in_one_sentence_before_ranks_meet(
-    model: str,
-    arguments: list[str],
-    world_size: int,
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    import train_lm
-    from trainer import Identity
-
-    monkeypatch.setattr(sys, "argv", ["train_lm.py", *common(model), *arguments])
-    with pytest.raises(SystemExit) as refusal:
-        train_lm.refuse(train_lm.arguments(), Identity(0, 0, world_size, 0))
-    said = capsys.readouterr().err.splitlines() if refusal.value.code == 2 else [str(refusal.value.code)]
-    assert sentence in said[-1]
-
-
-# --- sizes ----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("model", list(MODELS))
-def test_parameters_are_those_that_the_folder_declares(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import train_lm
-    from trainer import Identity
-
-    monkeypatch.setattr(sys, "argv", ["train_lm.py", *common(model)])
-    _, layout, parameters = train_lm.refuse(train_lm.arguments(), Identity(0, 0, 8, 0))
-    assert parameters == MODELS[model]["parameters"]
-    assert layout.kind == ("fsdp" if parameters > 2e9 else "ddp")
-
-
-def test_stages_have_all_parameters_once() -> None:
-    import torch
-    from lm_models import Arithmetic, Decoder, Shape
-    from lm_parallel import layers_of_stage
-
-    sizes = Shape(5, 64, 4, 4, 16, 256, False, 500, True, 1, 1, "layer", "learned", 64, 0.0, True)
-    types = Arithmetic(torch.float32, torch.float32, False)
-    whole = Decoder(sizes, types, 128).own_parameters()
-    for stages in (2, 3, 5):
-        parts = [Decoder(sizes, types, 128, layers_of_stage(5, stages, stage)).own_parameters() for stage in range(stages)]
-        assert sum(parts) == whole
-
-
-def test_the_launch_script_passes_every_flag() -> None:
-    template = (FOLDER / "launch.sh.j2").read_text()
-    own = {"--attempts"}  # the program gives it to the process that its search for a batch size starts
-    declared = flags(PROGRAM) - own | {f"--{name}" for name in ("layers", "width", "heads", "mlp", "vocab")}
-    assert [flag for flag in declared if f"{flag} " not in template] == []
-
-
-# --- arithmetic -----------------------------------------------------------------------------------------------------------
-
-
-def test_8_bit_products_are_those_of_fp32_within_their_error() -> None:
-    """E4M3 has 3 bits after the point, E5M2 two: relative rounding errors up to 2^-4 and 2^-3, a third of it on average."""
-    import torch
-    from lm_float8 import Float8Linear, use_float8
-
-    generator = torch.Generator().manual_seed(1)
-    layer = torch.nn.Linear(64, 128)
-    x = torch.randn(4, 16, 64, generator=generator, requires_grad=True)
-    gradient = torch.randn(4, 16, 128, generator=generator)
-
-    def results() -> list[torch.Tensor]:
-        y = layer(x)
-        of = torch.autograd.grad(y, [x, layer.weight, layer.bias], gradient.to(y.dtype))
-        return [part.detach().float() for part in (y, *of)]
-
-    expected = results()
-    use_float8(torch.nn.Sequential(layer))
-    assert type(layer) is Float8Linear
-    errors = [float((got - right).norm() / right.norm()) for got, right in zip(results(), expected, strict=True)]
-    assert 0.005 < errors[0] < 2**-4 and 0.005 < errors[1] < 2**-3 and 0.005 < errors[2] < 2**-3 and errors[3] < 2**-7
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch.compile's own imports
-def test_the_compiled_update_is_that_of_pytorch_and_leaves_copies() -> None:
-    import torch
-    from lm_adamw import Compiled, Fused, Updated
-    from torch._inductor.utils import run_and_get_code
-
-    generator = torch.Generator().manual_seed(3)
-    sizes, decays = ((5, 7), (7,), (3, 2)), (0.1, 0.0, 0.1)
-    values = [torch.randn(size, generator=generator) for size in sizes]
-    expected = [value.clone().requires_grad_() for value in values]
-    copies = [value.bfloat16() for value in values]
-    rows = [Updated(*row) for row in zip(values, copies, decays, strict=True)]
-    compiled = Compiled([rows[:2], rows[2:]], 0.01, torch.device("cpu"))
-    fused = Fused([[Updated(value, None, decay) for value, decay in zip(expected, decays, strict=True)]], 0.01)
-    sources: list[str] = []
-    for _ in range(4):
-        gradients = [torch.randn(size, generator=generator) for size in sizes]
-        _, code = run_and_get_code(compiled.step, gradients, torch.tensor(1.7))
-        sources += code
-        fused.step([gradient.clone() for gradient in gradients], torch.tensor(1.7))
-    for value, copy, right in zip(values, copies, expected, strict=True):
-        assert torch.allclose(value, right, rtol=1e-5, atol=1e-6)
-        assert torch.equal(copy, value.bfloat16())
-    assert sources and not any("aten._foreach_" in source for source in sources)  # one kernel, none of PyTorch besides
-
-
-@pytest.mark.parametrize("chunks", [1, 3])
-def test_gradients_of_the_forward_pass_are_those_of_the_loss(chunks: int) -> None:
-    import torch
-    from lm_loss import loss_function, projected
-
-    torch.manual_seed(0)
-    hidden, targets = torch.randn(2, 10, 16, requires_grad=True), torch.randint(40, (2, 10))
-    head = torch.nn.Linear(16, 40, bias=False)
-    expected = projected(hidden, head.weight, targets) / 4
-    of_expected = torch.autograd.grad(expected, [hidden, head.weight])
-    loss = loss_function(chunks, None, 1 / 4)(hidden, head, targets)
-    assert torch.allclose(loss, expected)
-    for got, right in zip(torch.autograd.grad(loss, [hidden, head.weight]), of_expected, strict=True):
-        assert torch.allclose(got, right, rtol=1e-4, atol=1e-7)
-
-
-def test_expanded_keys_give_what_grouped_keys_give_and_cudnn_is_not_asked_for_on_a_cpu() -> None:
-    import torch
-    from lm_kernels import takes_groups
-    from lm_models import attended
-
-    torch.manual_seed(0)
-    q, k, v = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
-    assert torch.allclose(attended(q, k, v, "grouped"), attended(q, k, v, "expanded"), atol=1e-6)
-    assert not takes_groups(4, 2, 8, torch.bfloat16, torch.device("cpu"))
-
-
-@pytest.mark.parametrize(
-    ("asked", "layers", "layout", "graphs"),
-    [
-        ("auto", 24, ("none", 1, 1, 1, 1), "whole"),
-        ("auto", 25, ("none", 1, 1, 1, 1), "blocks"),
-        ("auto", 12, ("ddp", 1, 1, 2, 1), "blocks"),
-        ("auto", 12, ("none", 1, 1, 1, 2), "blocks"),
-        ("blocks", 12, ("none", 1, 1, 1, 1), "blocks"),
-        ("whole", 48, ("none", 1, 1, 1, 1), "whole"),
-    ],
-)
-def test_few_layers_on_one_rank_are_one_graph(asked: str, layers: int, layout: tuple[Any, ...], graphs: str) -> None:
-    from argparse import Namespace
-
-    from lm_parallel import Layout, split_of
-
-    args = Namespace(compile="true", compile_split=asked, layers=layers, checkpointing="none", experts=1, dtype="bf16")
-    assert split_of(args, Layout(*layout)) == graphs
-    assert split_of(Namespace(**{**vars(args), "compile": "false"}), Layout(*layout)) == "none"
-
-
-def test_experts_compute_what_each_token_alone_would() -> None:
-    """Against a loop over tokens and their experts."""
-    import torch
-    from lm_experts import Experts
-    from torch.nn import functional
-
-    class Sizes:
-        width, mlp, experts, active_experts, gated = 32, 48, 4, 2, True
-
-    torch.manual_seed(0)
-    experts = Experts(Sizes)
-    for parameter in experts.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    x = torch.randn(2, 9, 32)
-    assert experts.gate is not None
-    expected = torch.zeros(2, 9, 32)
-    for row, token in ((row, token) for row in range(2) for token in range(9)):
-        vector = x[row, token]
-        scores, chosen = experts.router(vector).topk(2)
-        for share, number in zip(scores.softmax(0), chosen.tolist(), strict=True):
-            hidden = functional.silu(vector @ experts.gate[number]) * (vector @ experts.up[number])
-            expected[row, token] += share * (hidden @ experts.down[number])
-    assert torch.allclose(experts(x), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_rotary_positions_make_scores_depend_on_distances_alone() -> None:
-    import torch
-    from lm_models import rotated, rotation
-
-    table = rotation(40, 16, 500000.0, torch.device("cpu"))
-    q, k = torch.randn(16), torch.randn(16)
-    turned_q, turned_k = (rotated(x.expand(1, 1, 40, 16), table)[0, 0] for x in (q, k))
-    scores = turned_q @ turned_k.t()
-    assert torch.allclose(scores[3, 1], scores[37, 35], atol=1e-4)
-    assert torch.allclose(scores.diagonal(), (q @ k).expand(40), atol=1e-4)
-    assert not torch.allclose(scores[3, 1], scores[3, 2], atol=1e-4)
-
-
-def test_selective_checkpointing_computes_no_matrix_product_again() -> None:
-    """Counted by operations of the backward pass, against full checkpointing, which computes all of them again."""
-    import torch
-    from lm_models import Arithmetic, Decoder, Shape, filled
-    from torch.utils.flop_counter import FlopCounterMode
-
-    sizes = Shape(1, 64, 4, 4, 16, 256, False, 512, True, 1, 1, "layer", "learned", 64, 0.0, True)
-    flops = {}
-    for what in ("none", "selective", "full"):
-        decoder = Decoder(sizes, Arithmetic(torch.float32, torch.float32, False, what), 32)
-        block = decoder.blocks["0"]
-        filled(block, "blocks.0", decoder, torch.device("cpu"), 0)
-        x = torch.randn(2, 32, 64, requires_grad=True)
-        with FlopCounterMode(display=False) as counter:
-            block(x).sum().backward()
-        flops[what] = counter.get_total_flops()
-    assert flops["selective"] == flops["none"]
-    assert flops["full"] > 1.2 * flops["none"]

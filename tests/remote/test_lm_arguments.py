@@ -1,0 +1,97 @@
+"""What the trainer of language models is asked: what it refuses, counts and is passed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.remote.lm_arguments import FOLDER, MODELS, PROGRAM, common
+from tests.support.trainers import flags
+
+pytestmark = pytest.mark.usefixtures("torch_of_trainers")
+
+REFUSED = [
+    ("gpt-tiny", ["--tensor-parallel", "3"], 3, "--tensor-parallel: expected a divisor of --kv-heads 4, got 3"),
+    ("gpt-tiny", ["--tensor-parallel", "2"], 3, "expected a number of ranks that 2 divides, got 3"),
+    (
+        "moe-tiny",
+        ["--tensor-parallel", "2", "--pipeline-parallel", "2", "--accumulation", "2"],
+        4,
+        "--tensor-parallel: expected 1 for a mixture of experts",
+    ),
+    ("moe-tiny", ["--tensor-parallel", "2"], 2, "--tensor-parallel: expected 1 for a mixture of experts"),
+    ("gpt-tiny", ["--pipeline-parallel", "2"], 2, "--accumulation: expected 2 or more, a micro-batch for each stage, got 1"),
+    (
+        "gpt-tiny",
+        ["--pipeline-parallel", "3", "--accumulation", "3"],
+        3,
+        "--pipeline-parallel: expected at most the 2 layers, got 3",
+    ),
+    ("gpt-tiny", ["--replicas", "2"], 3, "--replicas: expected a divisor of the 3 data-parallel ranks, got 2"),
+    ("gpt-tiny", ["--replicas", "2", "--parallel", "ddp"], 2, "--replicas: expected 1 with --parallel ddp"),
+    (
+        "gpt-tiny",
+        ["--tensor-parallel", "2", "--parallel", "ddp"],
+        2,
+        "--parallel: expected fsdp with --tensor-parallel",
+    ),
+    ("gpt-tiny", ["--compile", "true", "--compile-split", "whole"], 2, "--compile-split: expected blocks on several ranks"),
+    ("gpt-tiny", ["--kv-heads", "3"], 1, "--kv-heads: expected a divisor of the 4 heads, got 3"),
+    ("gpt-tiny", ["--dtype", "fp8"], 1, "--dtype: expected fp32, bf16 or fp16 on cpu, got fp8"),
+    ("gpt-tiny", ["--weights", "bf16"], 1, "--weights: expected fp32 with --dtype fp32, got bf16"),
+    ("gpt-tiny", ["--attention", "cudnn"], 1, "--attention: expected auto or math on cpu, got cudnn"),
+    ("gpt-tiny", ["--seed", str(2**31)], 1, "--seed: expected less than 2^31, got 2147483648"),
+    ("gpt-tiny", ["--seq-len", "0"], 1, "--seq-len: expected 1 or more, got 0"),
+    ("gpt-tiny", ["--loss-chunks", "2", "--dtype", "fp16"], 1, "--loss-chunks: expected 1 with --dtype fp16"),
+]
+
+
+@pytest.mark.parametrize(("model", "arguments", "world_size", "sentence"), REFUSED, ids=[row[-1] for row in REFUSED])
+def test_what_cannot_be_is_refused_in_one_sentence_before_ranks_meet(
+    model: str,
+    arguments: list[str],
+    world_size: int,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import train_lm
+    from trainer import Identity
+
+    monkeypatch.setattr(sys, "argv", ["train_lm.py", *common(model), *arguments])
+    with pytest.raises(SystemExit) as refusal:
+        train_lm.refuse(train_lm.arguments(), Identity(0, 0, world_size, 0))
+    said = capsys.readouterr().err.splitlines() if refusal.value.code == 2 else [str(refusal.value.code)]
+    assert sentence in said[-1]
+
+
+@pytest.mark.parametrize("model", list(MODELS))
+def test_parameters_are_those_that_the_folder_declares(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import train_lm
+    from trainer import Identity
+
+    monkeypatch.setattr(sys, "argv", ["train_lm.py", *common(model)])
+    _, layout, parameters = train_lm.refuse(train_lm.arguments(), Identity(0, 0, 8, 0))
+    assert parameters == MODELS[model]["parameters"]
+    assert layout.kind == ("fsdp" if parameters > 2e9 else "ddp")
+
+
+def test_stages_have_all_parameters_once() -> None:
+    import torch
+    from lm_models import Arithmetic, Decoder, Shape
+    from lm_parallel import layers_of_stage
+
+    sizes = Shape(5, 64, 4, 4, 16, 256, False, 500, True, 1, 1, "layer", "learned", 64, 0.0, True)
+    types = Arithmetic(torch.float32, torch.float32, False)
+    whole = Decoder(sizes, types, 128).own_parameters()
+    for stages in (2, 3, 5):
+        parts = [Decoder(sizes, types, 128, layers_of_stage(5, stages, stage)).own_parameters() for stage in range(stages)]
+        assert sum(parts) == whole
+
+
+def test_the_launch_script_passes_every_flag() -> None:
+    template = (FOLDER / "launch.sh.j2").read_text()
+    own = {"--attempts"}  # the program gives it to the process that its search for a batch size starts
+    declared = flags(PROGRAM) - own | {f"--{name}" for name in ("layers", "width", "heads", "mlp", "vocab")}
+    assert [flag for flag in declared if f"{flag} " not in template] == []
