@@ -14,7 +14,7 @@ from orchestrator.plan import MEASURES
 from orchestrator.plan.spec import RunSpec
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
-from orchestrator.results.summary import Summary, summarize
+from orchestrator.results.summary import Row, Summary, summarize
 from orchestrator.results.values import Key, Value
 
 SPEC = RunSpec("pytorch", "resnet50", 1, 1, "cuda", 128, "fp16", "synthetic", 120, 20, 1800.0, {})
@@ -96,3 +96,8 @@ def with_text(text: str) -> Summary:
     good = runs("1n1g", [1.0, 2.0], observed=seen, facts=facts, qualifications=(text,), spec={"options": {"k": text}})
     bad = runs("1n2g", [1.0], throughput=None, state="failed", error=error, spec={"options": {"k": "other"}})
     return summarize([*good, *bad, RunResult("r", 0, None, False, "damaged", error=error)])
+
+
+def rows(summary: Summary) -> dict[str, Row]:
+    """Return the rows of a summary in which each shape has one, by shape."""
+    return {row.shape: row for row in summary.rows}
