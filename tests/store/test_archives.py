@@ -27,7 +27,7 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.store.archives import Store
 from orchestrator.store.directory import DirectoryPlace
 from orchestrator.store.index import read_index, write_index
-from tests.record.test_archive import packed
+from tests.record.archive.packing import packed
 from tests.support.acceptances import STEADY, acceptance
 from tests.support.benches import bench
 
