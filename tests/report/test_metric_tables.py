@@ -20,6 +20,7 @@ from orchestrator.report.formats import junit, markdown, prometheus
 from orchestrator.report.metric_tables import MetricTable
 from orchestrator.report.tables import of_metrics
 from orchestrator.results.summary import Summary, summarize
+from tests.report.printed import shown
 from tests.support.summaries import SEEN, evil, measured
 
 IOPS = Metric("read_iops", "IOPS", speedup=True)
@@ -34,13 +35,6 @@ SLOW, FAST, LONE = (1024, "read"), (4096, "read"), (1024, "write")
 def one_table(summary: Summary) -> MetricTable:
     (found,) = of_metrics(summary)
     return found
-
-
-def shown(summary: Summary, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
-    terminal.render(summary, console)
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
 def listed() -> Summary:
