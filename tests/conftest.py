@@ -29,7 +29,8 @@ PYTORCH = tuple(
 )
 LONG = (
     *("contract", "e2e", "faults", "lab"),
-    *("cli/test_main.py", "analysis/compare/test_benches.py", "remote/test_pairs_program.py", *TRAINERS, *PYTORCH),
+    *(f"cli/test_{module}.py" for module in ("main", "refusals", "dry_run", "unwritable_projects")),
+    *("analysis/compare/test_benches.py", "remote/test_pairs_program.py", *TRAINERS, *PYTORCH),
     *(
         f"remote/noderun/test_{module}.py"
         for module in ("facts", "groups", "supervisor", "lock", "requests", "shared", "containers")
