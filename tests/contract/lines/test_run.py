@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EOF
@@ -18,14 +17,6 @@ from tests.contract.lines.shell import of_paramiko, sh
 from tests.contract.rig import Rig
 
 EVERY_BYTE = bytes(range(256))
-
-
-def gone(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    return Path(f"/proc/{process}/stat").read_text().split(") ")[1].startswith("Z")
 
 
 def test_a_command_returns_its_output_and_exit_code(line: Transport) -> None:
