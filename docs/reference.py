@@ -65,7 +65,7 @@ def man(date: str) -> str:
     lines = [
         f'.TH ORCH 1 "{date}" "orch {__version__}" "User Commands"',
         ".SH NAME",
-        "orch \\- benchmark deep-learning training on machines that are reachable by SSH",
+        "orch \\- benchmark deep-learning training on machines reachable over SSH",
         ".SH SYNOPSIS",
         ".B orch",
         "[\\fIoptions\\fR] \\fIcommand\\fR [\\fIarguments\\fR]",

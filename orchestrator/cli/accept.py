@@ -54,7 +54,7 @@ def accept(
         typer.Argument(
             metavar="SUITE",
             autocompletion=complete.suites,
-            help="quick, accept, soak, one of suites/ of the project, or a file.",
+            help="quick, accept, soak, a suite in suites/ of the project, or a file.",
         ),
     ] = "accept",
     budget: Budget = "",
@@ -74,7 +74,7 @@ def accept(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the stages and what is left out; contact no host.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run a suite on all hosts, stage after stage, and judge every node and link by its bars.
+    """Run a suite on all hosts, stage by stage, and judge every node and link against its bars.
 
     Writes a certificate: a page, JSON and a sealed archive. Exits with 0 if all pass, 5 if a node, a link or the cluster fails,
     6 if that is undecided.

@@ -26,7 +26,8 @@ def add_to(app: typer.Typer) -> None:
 def archive(
     bench: Bench = "",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: <bench>.tar in this directory.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="File to write. Default: <bench>.tar in this directory."),
     ] = None,
     sign: Sign = None,
     as_json: Json = False,
@@ -56,7 +57,7 @@ def verify(
     quoted: Annotated[str, typer.Option("--seal", metavar="SHA256", help="The expected seal.")] = "",
     signers: Annotated[
         Path | None,
-        typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one signed it."),
+        typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one must have signed it."),
     ] = None,
     signature: Annotated[
         Path | None, typer.Option("--signature", metavar="FILE", help="The signature. Default: <archive>.sig.")

@@ -60,7 +60,7 @@ def bench(
             help="Model to train, such as resnet50, or collective to measure, such as allreduce.",
         ),
     ],
-    nodes: Annotated[str, typer.Option("--nodes", "-n", metavar="N,…", help="Numbers of nodes. Default: all.")] = "",
+    nodes: Annotated[str, typer.Option("--nodes", "-n", metavar="N,…", help="Node counts. Default: all nodes.")] = "",
     gpus: Annotated[str, typer.Option("--gpus", "-g", metavar="N,…", help="Ranks per node. Default: all GPUs.")] = "",
     shape: Annotated[str, typer.Option("--shape", metavar="1n1g,…", help="Shapes instead of --nodes and --gpus.")] = "",
     ladder: Annotated[bool, typer.Option("--ladder", help="1n1g, 1n2g … one full node, then 2, 4 … nodes.")] = False,
@@ -86,18 +86,18 @@ def bench(
         ),
     ] = "",
     loader: Annotated[str, typer.Option("--loader", metavar="L,…", help="Sources of samples.")] = "",
-    repeats: Annotated[int | None, typer.Option("--repeats", "-r", min=1, help="Runs of each configuration.")] = None,
+    repeats: Annotated[int | None, typer.Option("--repeats", "-r", min=1, help="Runs per configuration.")] = None,
     until_ci: Annotated[
         str,
         typer.Option(
-            "--until-ci", metavar="1%", help="Add repeats until every 95 % interval is within ± this share of its median."
+            "--until-ci", metavar="1%", help="Add repeats until every 95 % interval is within ± this fraction of its median."
         ),
     ] = "",
     max_repeats: Annotated[
-        int | None, typer.Option("--max-repeats", min=2, help="Upper limit of repeats with --until-ci. Default: 30.")
+        int | None, typer.Option("--max-repeats", min=2, help="Maximum repeats with --until-ci. Default: 30.")
     ] = None,
     budget: Budget = "",
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a run, including warm-up.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps per run, including warm-up.")] = None,
     warmup_steps: WarmupSteps = None,
     timeout: Timeout = None,
     order: Annotated[str, typer.Option("--order", help="balanced, random or interleaved.")] = "balanced",
@@ -107,7 +107,7 @@ def bench(
             "--set",
             metavar="KEY=V,…",
             autocompletion=complete.settings,
-            help="Values of an option of the framework; quotes keep a comma: 'k=\"a,b\"'.",
+            help="Values of a framework option; quotes keep a comma: 'k=\"a,b\"'.",
         ),
     ] = None,
     env: Annotated[
@@ -117,7 +117,7 @@ def bench(
     run_file: Annotated[
         Path | None,
         typer.Option(
-            "--file", metavar="FILE", help="YAML file with the same choices, lists, include and exclude; options win."
+            "--file", metavar="FILE", help="YAML file with the same choices, lists, include and exclude; options override it."
         ),
     ] = None,
     strict: Annotated[
@@ -129,32 +129,34 @@ def bench(
         typer.Option(
             "--expect",
             metavar='"METRIC >= N"',
-            help="Exit with 5 if a metric is beyond a bound, 6 if uncertain.",
+            help="Exit with 5 if this bound is not met, 6 if undecided.",
         ),
     ] = None,
     profile: Annotated[
         str,
         typer.Option(
-            "--profile", metavar="torch[:steps=5][:ranks=0,3]", help="Trace steps of an extra run that no table counts."
+            "--profile", metavar="torch[:steps=5][:ranks=0,3]", help="Trace steps of an extra run that no table includes."
         ),
     ] = "",
     label: Label = "",
     baseline: Annotated[
-        bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g if no earlier run of it is usable.")
+        bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g unless an earlier run of it is usable.")
     ] = True,
     baseline_shape: Annotated[
-        str, typer.Option("--baseline-shape", metavar="1n8g", help="Shape that speedups are over, instead of 1n1g.")
+        str, typer.Option("--baseline-shape", metavar="1n8g", help="Baseline shape of speedups, instead of 1n1g.")
     ] = "",
     container: Container = "",
     cpu_binding: Annotated[
         str,
-        typer.Option("--cpu-binding", metavar="none|numa|cores,…", help="CPUs of a rank: all, its GPU's NUMA node, own cores."),
+        typer.Option(
+            "--cpu-binding", metavar="none|numa|cores,…", help="CPUs of a rank: all, its GPU's NUMA node, its own cores."
+        ),
     ] = "",
     lease: Lease = None,
     grace: StopGrace = None,
     first_line: FirstLineTimeout = None,
     stall: StallTimeout = None,
-    output_limit: Annotated[int, typer.Option("--output-limit", min=1, help="Most MiB of logs of a run on one node.")] = 1024,
+    output_limit: Annotated[int, typer.Option("--output-limit", min=1, help="Maximum MiB of logs per run and node.")] = 1024,
     telemetry: Telemetry = True,
     wait: Wait = False,
     wait_limit: WaitLimit = "",
@@ -179,7 +181,7 @@ def bench(
     """Plan a bench (configurations x repeats), show it, run it, collect it.
 
     Lists are combined: --nodes 1,2,4 --dtype fp32,fp16 gives six configurations, each run --repeats times in balanced order.
-    A configuration that is impossible is skipped and named with its reason.
+    An impossible configuration is skipped, and listed with the reason.
     """
     from orchestrator import yamlfile
     from orchestrator.api.prepare import prepared

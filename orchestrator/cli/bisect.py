@@ -49,7 +49,7 @@ def add_to(app: typer.Typer) -> None:
 
 def bisect(
     before: Annotated[
-        str, typer.Argument(metavar="A", autocompletion=complete.benches, help="A bench's name, label or directory.")
+        str, typer.Argument(metavar="A", autocompletion=complete.benches, help="Name, label or directory of a bench.")
     ],
     after: Annotated[
         str,
@@ -82,8 +82,8 @@ def bisect(
 ) -> None:
     """Run A and B again, then A with one of B's differences at a time, until it is proven which of them explain the change.
 
-    Nothing is claimed from the search: the set that it ends with is run again, with A and B in the same blocks. By default with
-    the inventory of B.
+    Nothing is claimed from the search itself: the set it ends with is run again, in the same blocks as A and B. The default
+    inventory is that of B.
     """
     from dataclasses import replace
 

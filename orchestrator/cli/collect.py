@@ -30,7 +30,7 @@ def collect(
     accept_new: AcceptNew = False,
     debug: Debug = False,
     changed_secrets: ChangedSecrets = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Then remove completely collected runs from the nodes.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Then remove fully collected runs from the nodes.")] = False,
     as_json: Json = False,
 ) -> None:
     """Collect logs and exit records. Safe to repeat: files that already match the node's digests are not sent again."""

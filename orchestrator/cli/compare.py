@@ -20,7 +20,7 @@ Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="Compare t
 By = Annotated[
     list[str] | None,
     typer.Option(
-        "--by", metavar="FIELD=X,Y", help="Take configurations with X from A, with Y from B: dtype=fp32,fp16, or an option."
+        "--by", metavar="FIELD=X,Y", help="Take configurations with X from A and with Y from B: dtype=fp32,fp16, or an option."
     ),
 ]
 
@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
 
 def compare(
     before: Annotated[
-        str, typer.Argument(metavar="A", autocompletion=complete.benches, help="A bench's name, label or directory.")
+        str, typer.Argument(metavar="A", autocompletion=complete.benches, help="Name, label or directory of a bench.")
     ],
     after: Annotated[
         str,
@@ -47,7 +47,7 @@ def compare(
 ) -> None:
     """Show whether bench B is faster or slower than A, how certain that is, and what else differs, likeliest cause first.
 
-    Exits with 2 if no configurations correspond.
+    Exits with 2 if no configurations match.
     """
     from orchestrator.analysis.compare import compare as compared
     from orchestrator.errors import ConfigError

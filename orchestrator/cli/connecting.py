@@ -23,7 +23,7 @@ def _set_debug(is_set: bool) -> bool:
 
 
 Debug = Annotated[
-    bool, typer.Option("--debug", "-v", callback=_set_debug, is_eager=True, help="Tell each step of every log-in on stderr.")
+    bool, typer.Option("--debug", "-v", callback=_set_debug, is_eager=True, help="Print each step of every login on stderr.")
 ]
 
 

@@ -38,21 +38,22 @@ def make(
     size: Annotated[int, typer.Option("--size", min=8, help="Pixels of the shorter side.")] = 128,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the images.")] = 0,
     directory: Annotated[
-        str, typer.Option("--dir", metavar="/DIR", help="Directory to write. Default: vars.data_dir of each host.")
+        str, typer.Option("--dir", metavar="/DIR", help="Directory to write to. Default: vars.data_dir of each host.")
     ] = "",
     limit_s: Annotated[
         float,
         typer.Option(
-            "--timeout", parser=duration("--timeout", 1), metavar="TIME", show_default="10m", help="Most time for a node."
+            "--timeout", parser=duration("--timeout", 1), metavar="TIME", show_default="10m", help="Maximum time per node."
         ),
     ] = 600.0,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     as_json: Json = False,
 ) -> None:
-    """Write JPEG files in one folder per class, and the same images as TFRecords, with the same bytes on every node.
+    """Write JPEG files and TFRecords of the same images on every node.
 
-    Safe to repeat. A directory that holds anything else is not touched, and the command fails.
+    The JPEG files are in one folder per class, and all bytes are the same on every node. Safe to repeat. A directory that
+    holds anything else is not touched, and the command fails.
     """
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.inventory.fields import WHOLE, is_whole

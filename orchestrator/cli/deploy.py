@@ -58,7 +58,7 @@ def deploy(
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
-    """Stage the node runner and payloads on every node, capture facts, remember the inventory for this project.
+    """Stage the node runner and payloads on every node, capture facts, and remember the inventory for this project.
 
     Safe to repeat: files are named by their content and sent only if missing. Facts are captured again only on nodes that have
     changed since the last deploy.
@@ -110,7 +110,7 @@ def check(
             "--only",
             metavar="NAMES",
             autocompletion=complete.checks,
-            help="Only these checks, such as ecc,route; reach: connect, log in, run `true`.",
+            help="Run only these checks, such as ecc,route; reach: connect, log in, run `true`.",
         ),
     ] = "",
     devices: Devices = None,

@@ -13,7 +13,7 @@ from orchestrator.cli import complete
 from orchestrator.cli.options import Json, Templates, print_json, template_bases
 
 app = typer.Typer(
-    help="Framework folders: what they declare, whether they work, and new ones. Contacts no host.",
+    help="Show, create and check framework folders. Contacts no host.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -31,7 +31,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete.fra
 
 @app.command("list")
 def list_(templates: Templates = None, as_json: Json = False) -> None:
-    """List every framework folder, where it comes from, and the folders of the same name that it hides."""
+    """List every framework folder. Shows where each comes from, and the folders of the same name that it hides."""
     from orchestrator.plan.folders import frameworks, hidden
 
     bases = template_bases(templates)
@@ -62,7 +62,10 @@ def _row(name: str, path: Path, hides: list[str]) -> dict[str, Any]:
 
 @app.command()
 def show(name: Name, templates: Templates = None, as_json: Json = False) -> None:
-    """Show what a framework folder declares: models, types by device, loaders, options with their defaults, launch, log."""
+    """Show what a framework folder declares.
+
+    Models, dtypes by device, loaders, options with their defaults, launch and log.
+    """
     from orchestrator.cli.framework_text import declaration, document
     from orchestrator.cli.options import open_frameworks
 
@@ -82,14 +85,17 @@ def new(
     ] = "",
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", metavar="NAME:UNIT[:lower]", help="What a program that does not train prints; repeatable."),
+        typer.Option(
+            "--metric", metavar="NAME:UNIT[:lower]", help="Metric printed by a program that does not train; repeatable."
+        ),
     ] = None,
-    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="A log of the program, for sample.log.")] = None,
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Log of the program to use as sample.log.")] = None,
 ) -> None:
-    """Make a framework folder in templates/ of the project that runs at once: for a command, or an example to change.
+    """Create a framework folder in templates/ of the project.
 
-    A script of the command that is a file here is copied into the folder, with the modules next to it that it imports. Ranks,
-    addresses and ports come from orch; all other arguments are kept.
+    The folder runs as it is: it starts the given command, or is an example to edit. If the command's script is a file here,
+    it is copied into the folder, with the modules next to it that it imports. Ranks, addresses and ports come from orch; all
+    other arguments are kept.
     """
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
@@ -178,14 +184,15 @@ def check(
         Path | None, typer.Option("--log", metavar="FILE", help="Apply the patterns to this log, not to sample.log.")
     ] = None,
     bench: Annotated[
-        str, typer.Option("--bench", metavar="BENCH", help="Apply the patterns to a log that this bench has collected.")
+        str, typer.Option("--bench", metavar="BENCH", help="Apply the patterns to a log collected by this bench.")
     ] = "",
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
-    """Check a folder without a node: its files, every shape, type and choice rendered, its scripts, its patterns on a log.
+    """Check a framework folder without a node.
 
-    Exits with 2 for a fault, and with 4 if the patterns find no number in the log.
+    Checks its files and scripts, renders every shape, dtype and choice, and applies its patterns to a log. Exits with 2 for
+    a fault, and with 4 if the patterns find no number in the log.
     """
     from orchestrator.cli.framework_check import Checked, checked, collected_log, lines
     from orchestrator.errors import ConfigError, DataError, Faults

@@ -29,19 +29,20 @@ def history(
     shape: Annotated[str, typer.Option("--shape", metavar="4n8g", help="Only this shape.")] = "",
     since: Annotated[str, typer.Option("--since", metavar="DATE|7d", help="Only benches created since then, in UTC.")] = "",
     metric: Annotated[
-        str, typer.Option("--metric", metavar="NAME", help="This metric, or all; default: the primary ones.")
+        str, typer.Option("--metric", metavar="NAME", help="Show this metric, or all; default: the primary ones.")
     ] = "",
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write a chart of values over time.")] = None,
     store: Annotated[
-        str, typer.Option("--from", metavar="STORE", help="The benches of a store: directory, host:/path, s3://bucket/path.")
+        str,
+        typer.Option("--from", metavar="STORE", help="List the benches of a store: directory, host:/path, s3://bucket/path."),
     ] = "",
     accept_new: AcceptNew = False,
     debug: Debug = False,
     as_json: Json = False,
 ) -> None:
-    """List every configuration of every bench of this project, or of a store, with date, value, confidence interval, hardware.
+    """List every configuration of every bench of this project or a store, with date, value, confidence interval and hardware.
 
-    Below them the acceptances of the same hosts over time, unless options select configurations. Exits with 4 if the
+    Below them come the acceptances of the same hosts over time, unless options select configurations. Exits with 4 if the
     evidence of a bench is damaged; all others are still listed.
     """
     from orchestrator.analysis.history import chosen

@@ -12,10 +12,10 @@ import typer
 from orchestrator.cli.options import Json, print_json
 
 app = typer.Typer(
-    help="A rehearsal cluster on this machine. Benches belong to the project of the current directory, in exec and shell too; "
-    "inventory/cluster.yaml means the lab's inventory there. In a lab of namespaces, /tmp, /var/tmp, /home, /root, /run and "
+    help="A rehearsal cluster on this machine. Benches belong to the project of the current directory, also in exec and shell, "
+    "where inventory/cluster.yaml means the lab's inventory. In a lab of namespaces, /tmp, /var/tmp, /home, /root, /run and "
     "/dev/shm are private to each node, as on machines without a shared disk: put programs and data elsewhere, such as /opt or "
-    "/srv, or show folders to the nodes with orch lab up --share DIR.",
+    "/srv, or make folders visible to the nodes with orch lab up --share DIR.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -49,14 +49,14 @@ def up(
     mtu: Annotated[int, typer.Option("--mtu", min=1280, max=65000, help="MTU of the lab's network.")] = 1500,
     share: Annotated[
         list[Path] | None,
-        typer.Option("--share", metavar="DIR", help="Folder in /tmp, /home … that the nodes see."),
+        typer.Option("--share", metavar="DIR", help="Folder in /tmp, /home … to make visible to the nodes."),
     ] = None,
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Also start Slurm: slurmctld, and slurmd on every node (Debian's packages).")
     ] = False,
     directory: Directory = None,
 ) -> None:
-    """Start a lab: N nodes with a real sshd each, at 10.11.0.2 … in namespaces (root), or at 127.0.0.2 … (anyone)."""
+    """Start a lab of N nodes. Each has a real sshd, at 10.11.0.2 … in namespaces (as root), or at 127.0.0.2 … (any user)."""
     from orchestrator import lab
 
     made = lab.up(
@@ -76,7 +76,7 @@ def up(
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": False})
 def exec(argv: Annotated[list[str], typer.Argument(metavar="-- CMD …")], directory: Directory = None) -> None:
-    """Run a command on the lab's controller side, in this directory, with the lab's inventory as default."""
+    """Run a command on the lab's controller side. It runs in this directory, with the lab's inventory as default."""
     from orchestrator import lab
 
     _become(lab.load(_directory(directory)), argv)
@@ -84,7 +84,7 @@ def exec(argv: Annotated[list[str], typer.Argument(metavar="-- CMD …")], direc
 
 @app.command()
 def shell(directory: Directory = None) -> None:
-    """Open a shell on the lab's controller side, in this directory, with the lab's inventory as default."""
+    """Open a shell on the lab's controller side. It opens in this directory, with the lab's inventory as default."""
     from orchestrator import lab
 
     running_lab = lab.load(_directory(directory))

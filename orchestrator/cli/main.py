@@ -21,46 +21,46 @@ __all__ = ["MODULES", "main", "program", "whole"]
 
 MODULES = {
     "deploy": {
-        "deploy": "Send node runner and payloads to every node.",
+        "deploy": "Send the node runner and payloads to every node.",
         "check": "Check that every node is reachable and fit for a run.",
     },
     "bench": {"bench": "Plan a bench, show it, run it, collect it."},
-    "tune": {"tune": "Search settings that make one shape faster."},
-    "bisect": {"bisect": "Find which difference of two benches explains a change."},
+    "tune": {"tune": "Search for settings that make one shape faster."},
+    "bisect": {"bisect": "Find which difference between two benches explains a change."},
     "accept": {"accept": "Measure every node and link against the bars of a suite."},
-    "nodes": {"nodes": "List what the project remembers of its nodes."},
+    "nodes": {"nodes": "List what the project remembers about its nodes."},
     "resume": {
         "resume": "Continue a bench whose controller died or was stopped.",
-        "attach": "Follow a bench that another process runs.",
+        "attach": "Follow a bench run by another process.",
     },
     "running": {
         "status": "Show which runs are active on which nodes, and all benches.",
         "logs": "Print the log of one rank.",
-        "cancel": "Stop runs on every node; verify that nothing is left.",
+        "cancel": "Stop runs on every node and verify that nothing is left.",
     },
-    "stacks": {"stacks": "Show what every rank of the current run does."},
+    "stacks": {"stacks": "Show what every rank of the current run is doing."},
     "collect": {"collect": "Collect logs and exit records."},
     "summarize": {"summarize": "Print the scaling table of a bench."},
     "history": {"history": "List every configuration of every bench."},
-    "site": {"site": "Write a site of all benches of the project."},
-    "serve": {"serve": "Serve the same live, on this machine alone."},
+    "site": {"site": "Write a static site of all benches in the project."},
+    "serve": {"serve": "Serve that site live, on this machine only."},
     "archive": {
         "archive": "Seal a bench or an acceptance into one file.",
         "verify": "Verify every byte and every number of an archive.",
     },
     "store": {
         "push": "Put sealed benches into a store that a team shares.",
-        "pull": "List a store, or unpack benches of it into the project.",
+        "pull": "List a store, or unpack benches from it into the project.",
     },
     "remove": {"rm": "Remove benches and all their runs from the project."},
-    "undeploy": {"undeploy": "Remove what orch has left on the nodes."},
+    "undeploy": {"undeploy": "Remove what orch left on the nodes."},
     "compare": {
         "compare": "Show whether bench B is faster or slower than A, and why.",
         "gate": "Compare a bench with a baseline, for CI.",
     },
     "published": {"published": "Recompute published tables from their runs."},
     "schema": {"schema": "Print the JSON Schema of a file, for editors."},
-    "framework": {"framework": "Show, make and check framework folders."},
+    "framework": {"framework": "Show, create and check framework folders."},
     "lab": {"lab": "A rehearsal cluster on this machine."},
     "dataset": {"dataset": "Small data sets for tests and rehearsals."},
 }
@@ -101,7 +101,7 @@ def program() -> typer.Typer:
     app = typer.Typer(
         name="orch",
         cls=Program,
-        help="Benchmark deep-learning training on machines that are reachable by SSH.",
+        help="Benchmark deep-learning training on machines reachable over SSH.",
         epilog=f"Exit status: {_STATUSES}; 128 + N stopped by signal N.",
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -129,7 +129,7 @@ def _version(is_set: bool) -> None:
 def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    """Benchmark deep-learning training on machines that are reachable by SSH."""
+    """Benchmark deep-learning training on machines reachable over SSH."""
 
 
 def main() -> None:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["Gate", "WithSuspects", "remember", "without_suspects"]
 
 WithSuspects = Annotated[
-    bool, typer.Option("--with-suspects", help="Keep hosts that orch nodes lists as suspect, to test them again.")
+    bool, typer.Option("--with-suspects", help="Keep hosts that orch nodes lists as suspect, to retest them.")
 ]
 
 Gate = Annotated[
     str | None,
-    typer.Option("--gate", metavar="SUITE", help="First run this suite of orch accept, and go on without nodes that fail."),
+    typer.Option("--gate", metavar="SUITE", help="Run this orch accept suite first; continue without nodes that fail it."),
 ]
 
 

@@ -26,14 +26,14 @@ def nodes(
         str, typer.Argument(metavar="HOSTS", autocompletion=complete.hosts, help="Hosts to change, such as gpu[01-04].")
     ] = "",
     out: Annotated[bool, typer.Option("--out", help="Leave these hosts out of every bench until --good.")] = False,
-    good: Annotated[bool, typer.Option("--good", help="Take these hosts back.")] = False,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; shown wherever the host is left out.")] = "",
+    good: Annotated[bool, typer.Option("--good", help="Use these hosts again.")] = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, shown wherever the host is left out.")] = "",
     as_json: Json = False,
 ) -> None:
     """List the state of every node that the project remembers: good, suspect or out, why, and since when.
 
-    `orch accept` makes nodes suspect that fail, and good when they pass. Suspect nodes and those that are out are left out of
-    `bench`, `tune` and `accept`.
+    `orch accept` marks nodes that fail as suspect, and nodes that pass as good. `bench`, `tune` and `accept` leave out nodes
+    that are suspect or out.
     """
     from dataclasses import asdict, replace
 

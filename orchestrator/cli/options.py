@@ -49,11 +49,15 @@ Hosts = Annotated[
 Exclude = Annotated[
     str,
     typer.Option(
-        "--exclude", "-x", metavar="HOSTS", autocompletion=complete.hosts, help="Hosts to leave out, and devices: node2:gpu3."
+        "--exclude",
+        "-x",
+        metavar="HOSTS",
+        autocompletion=complete.hosts,
+        help="Hosts or devices to leave out, such as node2:gpu3.",
     ),
 ]
 AcceptNew = Annotated[
-    bool, typer.Option("--accept-new/--no-accept-new", help="Accept and store host keys that are seen for the first time.")
+    bool, typer.Option("--accept-new/--no-accept-new", help="Accept and store host keys seen for the first time.")
 ]
 Bench = Annotated[
     str,
@@ -67,7 +71,7 @@ Templates = Annotated[
     typer.Option(
         "--templates",
         metavar="DIR",
-        help="Directory with more framework folders; repeatable. Always looked at: ORCH_TEMPLATES, templates/ of the project.",
+        help="Directory with more framework folders; repeatable. Always searched: ORCH_TEMPLATES, templates/ of the project.",
     ),
 ]
 
@@ -88,7 +92,7 @@ Lease = Annotated[
         parser=duration("--lease", limit="lease_s"),
         metavar="TIME",
         show_default="60s",
-        help="Time that a node continues a run without contact to the controller.",
+        help="How long a node continues a run without contact with the controller.",
     ),
 ]
 StopGrace = Annotated[
@@ -108,7 +112,7 @@ FirstLineTimeout = Annotated[
         parser=duration("--first-line-timeout", limit="first_line_s"),
         metavar="TIME",
         show_default="10m",
-        help="Most time until the first line of a log.",
+        help="Maximum time until the first log line.",
     ),
 ]
 StallTimeout = Annotated[
@@ -118,26 +122,26 @@ StallTimeout = Annotated[
         parser=duration("--stall-timeout", limit="stall_s"),
         metavar="TIME",
         show_default="10m",
-        help="Most time between two lines of a log; a proven hang ends a run earlier.",
+        help="Maximum time between two log lines; a proven hang ends a run earlier.",
     ),
 ]
 Telemetry = Annotated[
-    bool, typer.Option("--telemetry/--no-telemetry", help="Sample power, clocks, load and errors of the nodes once a second.")
+    bool, typer.Option("--telemetry/--no-telemetry", help="Sample each node's power, clocks, load and errors once a second.")
 ]
 Wait = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Wait for nodes that other runs hold; --wait 30m: at most that long.")
+    bool, typer.Option("--wait/--no-wait", help="Wait for nodes held by other runs; --wait 30m: at most that long.")
 ]
 WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
 Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")]
 KeepGoing = Annotated[
-    bool, typer.Option("--keep-going/--no-keep-going", help="Also start runs that would fail as an earlier one did.")
+    bool, typer.Option("--keep-going/--no-keep-going", help="Start runs even if they would fail as an earlier one did.")
 ]
-Sign = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign the seal with this key of ssh.")]
-Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows the progress.")]
+Sign = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign the seal with this SSH key.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows progress.")]
 
 
 ChangedSecrets = Annotated[
-    bool, typer.Option("--changed-secrets", help="Although secrets have other values now: the former ones are not hidden.")
+    bool, typer.Option("--changed-secrets", help="Continue although secrets have changed; the former values are not hidden.")
 ]
 
 

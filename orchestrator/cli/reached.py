@@ -14,9 +14,9 @@ __all__ = ["Devices", "SkipUnreachable", "reached"]
 
 Devices = Annotated[
     list[str] | None,
-    typer.Option("--devices", metavar="0-3|HOST:0-3", help="GPUs or MIG instances that runs use; repeatable for single hosts."),
+    typer.Option("--devices", metavar="0-3|HOST:0-3", help="GPUs or MIG instances to use; repeatable for individual hosts."),
 ]
-SkipUnreachable = Annotated[bool, typer.Option("--skip-unreachable", help="Leave out and name hosts that cannot be reached.")]
+SkipUnreachable = Annotated[bool, typer.Option("--skip-unreachable", help="Skip hosts that cannot be reached, and name them.")]
 
 
 def reached(selection: Selection, accept_new: bool, opened: Opened) -> Selection:

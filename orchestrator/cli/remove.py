@@ -25,11 +25,11 @@ def rm(
         list[str],
         typer.Argument(metavar="BENCH", autocompletion=complete.benches, help="Names, labels or directories of benches."),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove benches and all their runs from this project. What they left on nodes is named and stays there.
+    """Remove benches and all their runs from this project. What they left on nodes stays there, and is listed.
 
-    A bench that a controller runs, or that has lent runs to another one, is not removed.
+    A bench that a controller is running, or that has lent runs to another bench, is not removed.
     """
     from orchestrator.record import Project
     from orchestrator.record.removal import check_removal, contents_of, remove

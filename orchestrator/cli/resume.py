@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
 
 def resume(
     bench: Bench = "",
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also repeat runs that failed by themselves.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also repeat runs that failed on their own.")] = False,
     keep_going: KeepGoing = False,
     detach: Detach = False,
     changed_secrets: ChangedSecrets = False,
@@ -28,8 +28,8 @@ def resume(
 ) -> None:
     """Continue a bench whose controller died or was stopped.
 
-    Takes over a run that is still running, repeats interrupted runs, and does the rest. Finished runs are not repeated. The
-    exit status is that of the whole bench. An acceptance goes on with the stage that was under way.
+    Takes over a run still in progress, repeats interrupted runs, and does the rest. Finished runs are not repeated. The
+    exit status is that of the whole bench. An acceptance continues with the stage that was in progress.
     """
     from orchestrator.cli.accept import go_on as accept_on
     from orchestrator.cli.acceptances import unfinished
@@ -55,7 +55,7 @@ def resume(
 
 
 def attach(bench: Bench = "", as_json: Json = False) -> None:
-    """Follow a bench that another process runs, and exit with its status; Ctrl-C leaves the bench running."""
+    """Follow a bench run by another process, and exit with its status; Ctrl-C leaves the bench running."""
     import shlex
 
     from orchestrator.cli.controller import follow

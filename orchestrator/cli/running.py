@@ -145,15 +145,15 @@ def logs(
             metavar="RUN", autocompletion=complete.runs, help="Id of a run. Default: the newest run of the latest bench."
         ),
     ] = "",
-    rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log is printed.")] = 0,
-    err: Annotated[bool, typer.Option("--err", help="Standard error instead of standard output.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="The bytes unchanged, with secrets and control characters.")] = False,
+    rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log to print.")] = 0,
+    err: Annotated[bool, typer.Option("--err", help="Print standard error instead of standard output.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing as the log grows.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the bytes unchanged, with secrets and control characters.")] = False,
     debug: Debug = False,
 ) -> None:
     """Print one rank's log from its node, or the collected copy if there is one; -f follows it.
 
-    Each line comes after its host and the name of its log, without secrets and control characters, in a pipe too.
+    Each line is prefixed with its host and log name, and has no secrets or control characters, also in a pipe.
     """
     import sys
 

@@ -43,20 +43,20 @@ def serve(
         typer.Argument(
             metavar="BENCH",
             autocompletion=complete.benches,
-            help="The bench whose page is named; default: all.",
+            help="Bench whose page the printed address shows; default: all benches.",
         ),
     ] = "",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0: any that is free.")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     no_nodes: Annotated[
-        bool, typer.Option("--no-nodes", help="Contact no node: without logs and samples of the run that is under way.")
+        bool, typer.Option("--no-nodes", help="Contact no node; omit logs and samples of the run in progress.")
     ] = False,
     debug: Debug = False,
 ) -> None:
     """Show running benches live in a browser, with progress, logs and samples, and all others as orch site does.
 
-    Listens on 127.0.0.1 alone, and answers whoever has the token in the address that it prints. Nothing can be changed there.
-    Nodes are asked every two seconds while somebody looks. Ctrl-C ends it.
+    Listens on 127.0.0.1 only, and answers only requests with the token in the address that it prints. Nothing can be changed
+    through it. Nodes are asked every two seconds while somebody is looking. Ctrl-C ends it.
     """
     import secrets
     import webbrowser

@@ -18,13 +18,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def site(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the site: a new or empty one, or a site.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the site: new, empty, or an existing site.")],
     as_json: Json = False,
     home: Annotated[str, typer.Option("--home", hidden=True)] = "",
 ) -> None:
     """Write all benches and acceptances of this project as pages that need no server: a list, trends, comparisons, nodes.
 
-    Only pages whose evidence has changed are made again. A reader sees the old site or the new one. What is damaged is listed.
+    Only pages whose evidence has changed are rebuilt. A reader sees the old site or the new one. Damaged evidence is listed.
     """
     from orchestrator.cli.signals import handled
     from orchestrator.errors import Interrupted

@@ -21,7 +21,10 @@ __all__ = ["Spares", "set_aside", "with_spares"]
 Spares = Annotated[
     int,
     typer.Option(
-        "--spares", min=0, metavar="N", help="The last N hosts replace hosts that are unreachable, unfit, held, or lost later."
+        "--spares",
+        min=0,
+        metavar="N",
+        help="Keep the last N hosts to replace any that are unreachable, unfit, held, or lost later.",
     ),
 ]
 

@@ -32,13 +32,13 @@ def stacks(
             metavar="BENCH", autocompletion=complete.benches, help="Name, label or directory of a bench. Default: the latest."
         ),
     ] = "",
-    whole: Annotated[bool, typer.Option("--all", "-a", help="All threads, and all lines of their stacks.")] = False,
+    whole: Annotated[bool, typer.Option("--all", "-a", help="Show all threads and every line of their stacks.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the step, state and stack of every rank of the current run, and which rank the others wait for, if it can be told.
+    """Show the step, state and stack of every rank of the current run, and which rank the others wait for, if that can be told.
 
-    Nothing is stopped.
+    Stops nothing.
     """
     from orchestrator.analysis.hang.activity import main_stack
     from orchestrator.analysis.hang.verdict import gone_on, verdict

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Where = Annotated[str, typer.Argument(metavar="STORE", help="Directory, user@host:/path, ssh://…, s3://bucket/path.")]
 Signers = Annotated[
-    Path | None, typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one signed each archive.")
+    Path | None,
+    typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one must have signed each archive."),
 ]
 
 
@@ -43,15 +44,15 @@ def push(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every bench and acceptance of this project that has runs.")
+        bool, typer.Option("--all", help="Push every bench and acceptance of this project that has runs.")
     ] = False,
     sign: Sign = None,
-    again: Annotated[bool, typer.Option("--again", help="Also replace what the store has.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also replace archives that the store has.")] = False,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     as_json: Json = False,
 ) -> None:
-    """Seal benches, verify the archives, and put them into a store that a team shares. Can be repeated at any time."""
+    """Seal benches, verify the archives, and put them into a store that a team shares. Safe to repeat."""
     from tempfile import TemporaryDirectory
 
     from orchestrator.errors import ConfigError, Faults, OrchError
@@ -92,7 +93,7 @@ def pull(
     where: Where,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="BENCH", help="Names, labels or seals, as the list shows them. Without any: show the list."),
+        typer.Argument(metavar="BENCH", help="Names, labels or seals, as listed. Default: show the list."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into. Default: runs/ of this project.")
@@ -102,7 +103,7 @@ def pull(
     debug: Debug = False,
     as_json: Json = False,
 ) -> None:
-    """List what a store has, or verify archives of it and unpack them, so that every command reads them like other benches."""
+    """List what a store has, or verify and unpack archives from it, so that every command reads them like other benches."""
     from orchestrator.errors import Faults
     from orchestrator.record import Project
 

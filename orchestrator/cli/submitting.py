@@ -24,7 +24,7 @@ Slurm = Annotated[
     typer.Option(
         "--slurm",
         metavar="partition=P,time=1h,…",
-        help="Submit a job with these options of sbatch, wait for it, run in it, end it.",
+        help="Submit a job with these sbatch options, wait for it, run in it, end it.",
     ),
 ]
 

@@ -38,14 +38,14 @@ def add_to(app: typer.Typer) -> None:
 
 def summarize(
     bench: Bench = "",
-    form: Annotated[str, typer.Option("--format", help=f"{', '.join(_FORMS)}; dlperf: result JSON of DLPerf.")] = "table",
+    form: Annotated[str, typer.Option("--format", help=f"{', '.join(_FORMS)}; dlperf: DLPerf's result JSON.")] = "table",
     as_json: Json = False,
     rule: Annotated[
         str,
         typer.Option(
             "--rule",
             metavar="NAME",
-            help="Use the window of a published rule, of a framework folder or a rule by its name; dlperf: of each framework.",
+            help="Use a published rule's window, by the name of a framework folder or a rule; dlperf: that of each framework.",
         ),
     ] = "",
     from_logs: Annotated[
@@ -56,7 +56,7 @@ def summarize(
     ] = None,
     framework: Annotated[str, typer.Option("--framework", "-f", help="Framework that wrote the logs of --from-logs.")] = "",
     images: Annotated[
-        int | None, typer.Option("--images", min=0, help="Number of images in the data set of --from-logs; 0: unknown.")
+        int | None, typer.Option("--images", min=0, help="Images in the data set of --from-logs; 0: unknown.")
     ] = None,
     against: Annotated[str, typer.Option("--against", help="published: compare with published tables.")] = "",
     explain: Annotated[
@@ -70,7 +70,7 @@ def summarize(
     ] = False,
     reread_: Annotated[
         bool,
-        typer.Option("--reread", help="Read the logs with the patterns that the framework folder has now, from now on."),
+        typer.Option("--reread", help="Read the logs with the framework folder's current patterns, from now on."),
     ] = False,
     templates: Templates = None,
 ) -> None:

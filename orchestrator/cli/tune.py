@@ -53,7 +53,7 @@ def tune(
     dtype: Annotated[str | None, typer.Option("--dtype", metavar="T", help="fp32, tf32, fp16, bf16, fp8.")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Fix the samples per device and step.")] = None,
     global_batch: Annotated[
-        int | None, typer.Option("--global-batch", min=1, help="Keep the samples per step over all ranks at this number.")
+        int | None, typer.Option("--global-batch", min=1, help="Fix the samples per step over all ranks.")
     ] = None,
     framework: Annotated[
         str,
@@ -77,10 +77,10 @@ def tune(
     allow: Annotated[
         str, typer.Option("--allow", metavar="numerics", help="Also try settings that change the computed numbers.")
     ] = "",
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the candidates and their order.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed for the candidates and their order.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Inventory to write. Default: tuned.yaml in the bench."),
+        typer.Option("--output", "-o", metavar="FILE", help="Inventory to write. Default: tuned.yaml in the bench directory."),
     ] = None,
     lease: Lease = None,
     grace: StopGrace = None,
@@ -97,10 +97,10 @@ def tune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parameters and their values; contact no host.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Search settings of network and framework for one shape, by successive halving on short real runs.
+    """Search for faster network and framework settings of one shape, by successive halving over short real runs.
 
-    At the end the best candidate and the default are run alternately. Only the result of these runs is reported, and written as
-    an inventory if the candidate is faster.
+    At the end, the best candidate and the default run in alternation. Only the result of these runs is reported, and written
+    as an inventory if the candidate is faster.
     """
     from orchestrator.analysis.tune.state import tune_record
     from orchestrator.plan.folders import framework_for

@@ -27,13 +27,13 @@ def undeploy(
     force: Annotated[
         bool, typer.Option("--force", help="Also remove runs whose logs are not collected in this project.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
     accept_new: AcceptNew = False,
     as_json: Json = False,
 ) -> None:
-    """Remove payload, collected runs and the work directory of orch from the nodes, after saying what; then say what remains.
+    """Remove payloads, collected runs and orch's work directory from the nodes, after listing them; then list what remains.
 
-    Runs that are not collected in this project stay unless --force is given, runs in progress always.
+    Runs not collected in this project stay unless --force is given; runs in progress always stay.
     """
     from orchestrator.errors import Faults
     from orchestrator.nodes.fanout import each
