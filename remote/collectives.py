@@ -39,15 +39,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=sorted(TYPES), default="fp32")
     parser.add_argument("--min-bytes", type=int, default=1 << 10, help="smallest size")
     parser.add_argument("--max-bytes", type=int, default=4 << 30, help="largest size")
-    parser.add_argument("--factor", type=int, default=2, help="ratio of one size to the previous one")
-    parser.add_argument("--sizes", default="", help="sizes in bytes instead, separated by commas")
-    parser.add_argument("--group-ranks", type=int, default=0, help="ranks of a group; all groups call at once; 0: all ranks")
+    parser.add_argument("--factor", type=int, default=2, help="ratio of each size to the previous one")
+    parser.add_argument("--sizes", default="", help="explicit sizes in bytes, separated by commas")
+    parser.add_argument("--group-ranks", type=int, default=0, help="ranks per group; all groups call at once; 0: all ranks")
     parser.add_argument("--group-distance", type=int, default=1, help="distance between the ranks of a group")
     parser.add_argument("--in-place", choices=sorted(FORMS), default="both")
-    parser.add_argument("--steps", type=int, default=25, help="calls of each size, warm-up included")
+    parser.add_argument("--steps", type=int, default=25, help="calls per size, including warm-up")
     parser.add_argument("--warmup-steps", type=int, default=5, help="untimed calls")
     parser.add_argument(
-        "--size-seconds", type=float, default=4.0, help="limit per size: if it takes longer, fewer calls are made, at least 2"
+        "--size-seconds", type=float, default=4.0, help="time limit per size; to meet it, fewer calls are made, at least 2"
     )
     parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")

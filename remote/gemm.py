@@ -55,7 +55,7 @@ class Product(NamedTuple):
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = device_bench.options("gemm", list(TYPES), "rows of the square matrices")
-    parser.add_argument("--fast-accumulation", default="true", help="fp8: add up in fewer bits", **trainer.SWITCH)
+    parser.add_argument("--fast-accumulation", default="true", help="fp8: accumulate in fewer bits", **trainer.SWITCH)
     return trainer.parsed(parser, unusable)
 
 

@@ -266,7 +266,9 @@ def make(args):
 def arguments():
     """Return the checked command line."""
     parser = argparse.ArgumentParser(description="write a small image data set, identical on every machine")
-    parser.add_argument("--dir", required=True, help="created; an existing one must be empty or have the same data set")
+    parser.add_argument(
+        "--dir", required=True, help="directory to create; an existing one must be empty or hold the same data set"
+    )
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--classes", type=int, default=4)
     parser.add_argument("--size", type=int, default=128, help="pixels of the shorter side")

@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="", help="name of the shape")
     for name in ("layers", "width", "heads", "mlp", "vocab"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--kv-heads", type=int, default=0, help="heads of keys and values, 0: as many as --heads")
+    parser.add_argument("--kv-heads", type=int, default=0, help="key/value heads; 0: as many as --heads")
     parser.add_argument("--head-width", type=int, default=0, help="0: --width / --heads")
     parser.add_argument("--gated", default="false", help="SwiGLU instead of GELU", **trainer.SWITCH)
     parser.add_argument("--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH)
@@ -57,26 +57,30 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--positions", choices=["learned", "rotary"], default="learned")
     parser.add_argument("--max-positions", type=int, default=1024, help="positions of the published model")
     parser.add_argument("--rope-theta", type=float, default=500000.0, help="base of rotary positions")
-    parser.add_argument("--bias", default="false", help="of matrix products", **trainer.SWITCH)
+    parser.add_argument("--bias", default="false", help="biases of matrix products", **trainer.SWITCH)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument(
-        "--dtype", choices=["bf16", "tf32", "fp32"], default="bf16", help="bf16: DeepSpeed's, with fp32 masters"
+        "--dtype", choices=["bf16", "tf32", "fp32"], default="bf16", help="bf16: DeepSpeed's, with fp32 master weights"
     )
     parser.add_argument(
-        "--zero", type=int, choices=[0, 1, 2, 3], default=1, help="what is sharded: optimizer, gradients, weights"
+        "--zero",
+        type=int,
+        choices=[0, 1, 2, 3],
+        default=1,
+        help="what is sharded: 1 optimizer state, 2 also gradients, 3 also weights",
     )
-    parser.add_argument("--batch-size", type=int, default=16, help="sequences of a micro-batch, per rank")
-    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches of a step")
-    parser.add_argument("--seq-len", type=int, default=1024, help="tokens of a sequence")
+    parser.add_argument("--batch-size", type=int, default=16, help="sequences per micro-batch and rank")
+    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
+    parser.add_argument("--seq-len", type=int, default=1024, help="tokens per sequence")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
-    parser.add_argument("--batches", type=int, default=2, help="different batches of tokens, taken in turn")
+    parser.add_argument("--batches", type=int, default=2, help="different batches of tokens, used in turn")
     parser.add_argument("--checkpointing", choices=["none", "full"], default="none", help="full: recompute each layer")
     parser.add_argument("--overlap", default="true", help="reduce gradients during the backward pass", **trainer.SWITCH)
     parser.add_argument("--bucket-elements", type=int, default=500_000_000, help="gradients reduced at once")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--weight-decay", type=float, default=0.1, help="of matrices")
-    parser.add_argument("--clip", type=float, default=1.0, help="largest norm of all gradients, 0: any")
+    parser.add_argument("--weight-decay", type=float, default=0.1, help="weight decay of matrices")
+    parser.add_argument("--clip", type=float, default=1.0, help="maximum norm of all gradients; 0: no clipping")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")

@@ -31,7 +31,7 @@ def options(models: Iterable[str]) -> argparse.ArgumentParser:
     parser.add_argument("--model", choices=sorted(models), default="resnet50")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--batch-size", type=int, default=128, help="samples per device and step")
-    parser.add_argument("--image-size", type=int, default=224, help="pixels, height and width")
+    parser.add_argument("--image-size", type=int, default=224, help="height and width in pixels")
     parser.add_argument("--num-classes", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--learning-rate", type=float, default=0.01)
