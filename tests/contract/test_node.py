@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from orchestrator.nodes.deploy import Deployed, stage_payload
 from orchestrator.nodes.fanout import WIDTH, each
 from orchestrator.nodes.node import Node, Upload
 from orchestrator.plan.folders import FrameworkFolder, open_framework
-from orchestrator.plan.framework import run_path
+from orchestrator.plan.framework import Framework, run_path
 from orchestrator.plan.payload import runner_source
 from orchestrator.procs import cmdline, environ, snapshot
 from orchestrator.transport.ssh import Transport
@@ -145,10 +146,15 @@ def test_one_runner_answers_request_after_request(node: Node) -> None:
 PROGRAM = {"train.py": b"import models.net\n" * 9000, "models/net.py": b"a" * 70_000, "noderun.py": b"b" * 5000}
 
 
+@cache
+def simulated() -> Framework:
+    return open_framework("simulated").framework
+
+
 def stage(node: Node, files: Mapping[str, bytes]) -> tuple[int, Deployed]:
     """Bring a set to a node as a deploy does; return the bytes that were sent, and what a deploy would remember."""
     payload = dict(files)
-    framework = replace(open_framework("simulated").framework, payload=tuple(payload))
+    framework = replace(simulated(), payload=tuple(payload))
     folder = FrameworkFolder(framework, {}, payload)
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
     driver = Path("/proc/driver/nvidia/version")
@@ -213,6 +219,7 @@ def test_half_a_set_is_never_taken_for_a_whole_one(node: Node, monkeypatch: pyte
 
 
 def test_controllers_that_stage_a_set_at_once_leave_it_whole(node: Node) -> None:
+    simulated()  # not in several threads at once: ast.parse of Python 3.11.4 and later may fail there (cpython issue 106905)
     results, errors = each(range(6), lambda _: stage(node, PROGRAM))
     assert not errors
     _, deployed = results[0]

@@ -179,6 +179,7 @@ def run_trial(name: str, number: int, seed: int, lab: Lab, scratch: Path, *, ful
         leftovers = len(judge.ours(lab))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
+            trial.controller.let_go()  # before the folder is removed into which they write
             raise
         words = _why(error)
     seconds = time.monotonic() - begin

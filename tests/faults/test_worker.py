@@ -30,12 +30,15 @@ def test_no_lab_and_no_trial_outlives_a_suite_that_is_killed(tmp_path: Path) -> 
     suite.send_signal(signal.SIGKILL)
     suite.wait()
 
+    def files() -> list[Path]:
+        return [path for folder in tmp_path.glob("faults-*") for path in (folder, *folder.rglob("*"))]
+
     def left() -> list[procs.Stat]:
         now = procs.snapshot()
         return [process for pid, process in now.items() if pid in alive and process.start_ticks == everyone[pid].start_ticks]
 
     try:
-        judge.wait_for(lambda: not left() and not list(tmp_path.glob("faults-*")), 15, lambda: f"left: {left()}")
+        judge.wait_for(lambda: not left() and not files(), 15, lambda: f"left: {left()}, {files()[:20]}")
     finally:
         procs.end_all(lambda: {process.pid: process for process in left()})
         for directory in tmp_path.glob("faults-*/lab-*"):

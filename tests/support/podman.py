@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import judge
+
 IMAGE = "localhost/orch/test:1"
 PROGRAMS = ("bash", "sh", "env", "sleep", "cat", "mkdir", "ln", "setsid", "python3")
 LIMITS = {"nofile": 20000, "nproc": 4096}
@@ -35,6 +37,16 @@ def script(folder: Path) -> Path:
 def run_root(folder: Path) -> Path:
     """Return where podman has its state of this boot: a path of at most 50 characters, or it refuses."""
     return Path("/tmp", f"orch-podman-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}")
+
+
+def remove_run_root(folder: Path) -> None:
+    """Remove that state, in which podman's process that cleans up after the last container may still write."""
+
+    def removed() -> bool:
+        shutil.rmtree(run_root(folder), ignore_errors=True)
+        return not run_root(folder).exists()
+
+    judge.wait_for(removed, 10, f"{run_root(folder)} cannot be removed")
 
 
 def image(folder: Path) -> Path:

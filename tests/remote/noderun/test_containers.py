@@ -50,7 +50,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if done.returncode:
         pytest.skip(f"podman cannot start a container here: {done.stderr.strip()[-200:]}")
     yield program
-    shutil.rmtree(podman.run_root(folder))
+    podman.remove_run_root(folder)
 
 
 @pytest.fixture
