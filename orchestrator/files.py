@@ -20,10 +20,13 @@ PROJECT_HINT = "make it a writable folder, or set ORCH_PROJECT to one"
 """The hint when a file of a project cannot be written."""
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o600, *, hint: str = "", is_input: bool = False) -> None:
+def write_atomic(
+    path: Path, data: bytes, mode: int = 0o600, *, hint: str = "", is_input: bool = False, is_new: bool = False
+) -> None:
     """Write a file completely or not at all: write and flush a temporary file in its folder, rename it, flush the folder.
 
-    The last two parts of the path may not be links. Raises OrchError as `failures` does.
+    The last two parts of the path may not be links, and with ``is_new`` the file may not exist. Raises OrchError as `failures`
+    does.
     """
     with failures(path, needed=len(data), hint=hint, is_input=is_input):
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -36,7 +39,11 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600, *, hint: str = "", 
                     os.fsync(file)
                 finally:
                     os.close(file)
-                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                if is_new:
+                    os.link(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                    os.unlink(temporary, dir_fd=folder)
+                else:
+                    os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=folder)

@@ -8,7 +8,6 @@ a node gets a new one whenever it boots, and the kernel reuses old ones.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from orchestrator.errors import ConfigError
-from orchestrator.files import failures, make_folder
+from orchestrator.files import failures, make_folder, remove_parts, write_atomic
 from orchestrator.procs import live_pid
 
 __all__ = ["KINDS", "Kind", "Lab", "LabNode", "claim", "load", "mark_ready", "read", "remove"]
@@ -116,8 +115,11 @@ def claim(lab: Lab) -> None:
     hint = "make it a writable folder, or choose another one with --dir or ORCH_PROJECT"
     make_folder(lab.directory, hint, is_input=True)
     with failures(lab.directory, hint=hint, is_input=True):
-        occupied = any(entry != lab.work for entry in lab.directory.iterdir())
-    if occupied:
+        entries = [entry for entry in lab.directory.iterdir() if entry != lab.work]
+        if entries and all(entry.name.endswith(".part") for entry in entries):  # of a start that was killed while it wrote
+            remove_parts(lab.directory)
+            entries = [entry for entry in entries if entry.exists()]
+    if entries:
         raise ConfigError("expected an empty or new directory for the lab", kind="unsafe_path", where=str(lab.directory))
     record = {
         "schema": SCHEMA,
@@ -129,10 +131,7 @@ def claim(lab: Lab) -> None:
         "nodes": [{"name": node.name, "address": node.address, "port": node.port} for node in lab.nodes],
     }
     path = lab.directory / "lab.json"
-    with failures(path, hint=hint, is_input=True), path.open("x", encoding="utf-8") as file:
-        json.dump(record, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    write_atomic(path, json.dumps(record, indent=1).encode(), 0o644, hint=hint, is_input=True, is_new=True)
 
 
 def mark_ready(lab: Lab) -> None:

@@ -140,6 +140,18 @@ def test_what_a_killed_up_leaves_is_found_and_ended(tmp_path: Path, moment: str)
     assert _living(marker) == []
 
 
+def test_an_up_that_was_killed_while_it_wrote_keeps_no_other_from_the_directory(tmp_path: Path) -> None:
+    directory = tmp_path / "lab"
+    directory.mkdir()
+    (directory / f".{'0' * 16}.part").write_text('{"schema"')
+    lab = labs.up(directory, nodes=1, kind="asyncssh", gpus_per_node=0, say=print)
+    try:
+        assert not list(directory.glob(".*.part"))
+    finally:
+        labs.down(lab.directory)
+    assert not directory.exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_a_lab_that_died_is_recognised_and_replaced(make_lab: MakeLab, ssh: Ssh) -> None:
     lab = make_lab(nodes=1)

@@ -27,6 +27,13 @@ def test_a_link_at_the_place_is_replaced_and_its_target_untouched(tmp_path: Path
     assert (target.read_text(), (tmp_path / "a").read_text(), (tmp_path / "a").is_symlink()) == ("mine", "new", False)
 
 
+def test_a_file_that_has_to_be_new_replaces_none(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "a", b"first", is_new=True)
+    with pytest.raises(ConfigError, match="already exists"):
+        write_atomic(tmp_path / "a", b"second", is_new=True)
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("a", b"first")]
+
+
 def test_a_link_where_a_folder_should_be_is_refused(bench: BenchDir, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
