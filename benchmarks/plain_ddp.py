@@ -35,8 +35,9 @@ from torch_models import HALF_TYPES, initialise, resnet50
 
 MODES = ["none", "default", "reduce-overhead", "tuned", "max-autotune-no-cudagraphs", "max-autotune"]
 TUNED = {"triton.cudagraphs": True, "coordinate_descent_tuning": True, "max_autotune_pointwise": True}
-"""Options of torch.compile: reduce-overhead, and a search for each of the kernels that it writes, which takes a minute. The
-search of max-autotune also tries convolutions of its own; on an H200 it had not ended after seven."""
+"""Options of torch.compile: reduce-overhead, and a search for each of the kernels that it generates. The first search takes
+minutes: on an H200 with 16 cores it had not ended after three, and that of max-autotune, which also tries convolutions of its
+own, not after seven."""
 
 
 class Network(nn.Module):

@@ -155,11 +155,12 @@ def _named(only: str) -> set[str]:
     from orchestrator.inventory import nearest
 
     names = ("reach", *NAMES)
-    for name in words(only, "--only") if only else ():
+    chosen = words(only, "--only")
+    for name in chosen:
         if name not in names:
             hint = f"the checks are {', '.join(names)}{nearest(name, names)}"
             raise ConfigError(f"expected names of checks, got {name!r}", where="--only", hint=hint)
-    return set(words(only, "--only")) if only else set()
+    return set(chosen)
 
 
 def _reach(cluster: Cluster, name: str) -> None:

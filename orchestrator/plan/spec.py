@@ -26,6 +26,7 @@ __all__ = [
 _NAMED = 3
 """Skipped configurations that a note names for one reason."""
 _MOST = 1 << 40
+"""Counts above this are refused; a framework folder and a published table allow no larger ones either."""
 _COUNTS = {"nodes": 1, "gpus": 1, "batch_size": 1, "global_batch": 1, "steps": 1, "warmup_steps": 0}
 
 

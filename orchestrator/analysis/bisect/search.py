@@ -22,19 +22,7 @@ from orchestrator.analysis.bisect.shares import Candidate, Speeds, change, is_si
 from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import deviation
 
-__all__ = [
-    "BLOCKS",
-    "CONFIRMED",
-    "GONE",
-    "LEAST_BLOCKS",
-    "MOST",
-    "NO_TIME",
-    "Limit",
-    "Step",
-    "following",
-    "reduced_sets",
-    "without",
-]
+__all__ = ["BLOCKS", "CONFIRMED", "GONE", "LEAST_BLOCKS", "MOST", "NO_TIME", "Limit", "Step", "following", "reduced_sets"]
 
 BLOCKS = 4
 """Blocks of A and B before anything else."""
@@ -167,8 +155,8 @@ class _Known:
         explaining = [candidate for candidate in self._speeds if not is_side(candidate) and self._explains(candidate)]
         singles = [self._of([place]) for place in range(self._count)]
         effective = self._effective(singles)
-        left_out = {place: without(self._all, self._of([place])) for place in range(self._count)}
-        left = self._of([place for place in left_out if effective[place] or not self._explains(left_out[place])])
+        left_out = reduced_sets(self._all)
+        left = self._of([place for place, rest in left_out.items() if effective[place] or not self._explains(rest)])
         if any(left) and left != self._all and left not in self._refused and self._explains(left) is None:
             explaining.append(left)
         largest = max(singles, key=self._low)
