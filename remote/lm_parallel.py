@@ -7,9 +7,11 @@ one node where a node has enough of them. Each data-parallel rank, replica × da
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from lm_embedding import RowWiseEmbedding, row_wise
 from lm_float8 import use_float8
 from lm_models import VOCAB_MULTIPLE, Decoder, Shape, filled, turned
 from torch import nn
@@ -189,7 +191,11 @@ def placed(
     if shard:
         for part in units(decoder)[len(numbers) :]:
             shard(part, reshard_after_forward=False)
-        shard(decoder, reshard_after_forward=False)
+        if row_wise(args, decoder.shape, layout):
+            decoder.embedding = RowWiseEmbedding(decoder.embedding, mesh["data"], decoder.arithmetic.compute)
+            shard(decoder, reshard_after_forward=False, ignored_params={decoder.embedding.weight})
+        else:
+            shard(decoder, reshard_after_forward=False)
         gather_ahead(decoder, args.prefetch)
     return _replica(args, decoder, mesh, device) if layout.kind == "ddp" else decoder, masters
 
@@ -271,10 +277,7 @@ def _sharding(args: argparse.Namespace, decoder: Decoder, layout: Layout, mesh: 
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     own_mesh = mesh["replica", "data"] if layout.replica > 1 else mesh["data"]
 
-    def shard(part: nn.Module, reshard_after_forward: bool) -> None:
-        fully_shard(part, mesh=own_mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
-
-    return shard
+    return partial(fully_shard, mesh=own_mesh, mp_policy=policy)
 
 
 def _replica(args: argparse.Namespace, decoder: Decoder, mesh: DeviceMesh, device: torch.device) -> nn.Module:

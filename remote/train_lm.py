@@ -43,6 +43,7 @@ import torch
 import trainer
 from lm_adamw import Compiled
 from lm_batch_search import attempt_all, largest_batch, memory_limit
+from lm_embedding import row_wise, unusable_rows
 from lm_float8 import lacking
 from lm_kernels import prefer_kernel
 from lm_models import Arithmetic, Decoder, Shape
@@ -121,6 +122,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--parallel", choices=["auto", "ddp", "fsdp"], default="auto", help="auto: ddp up to 2e9 parameters")
     parser.add_argument("--reshard", default="true", help="fsdp: gather layers again for the backward pass", **trainer.SWITCH)
     parser.add_argument("--prefetch", type=int, default=0, help="fsdp: layers gathered ahead; 0: one, in backward")
+    parser.add_argument(
+        "--embedding",
+        choices=["auto", "gathered", "row-wise"],
+        default="auto",
+        help="fsdp: the table is gathered, or ranks look up tokens in the rows that they hold; auto: what sends less",
+    )
     parser.add_argument("--replicas", type=int, default=1, help="fsdp: groups of ranks, each with a whole copy")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that share each layer")
     parser.add_argument("--pipeline-parallel", type=int, default=1, help="stages of layers")
@@ -227,6 +234,8 @@ def refuse(args: argparse.Namespace, me: Identity) -> tuple[Shape, Layout, int]:
         raise SystemExit(f"train_lm.py: {problem}")
     parameters = Decoder(shape, Arithmetic(torch.float32, torch.float32, False), args.seq_len).own_parameters()
     layout = layout_of(args, me.world_size, parameters)
+    if args.embedding == "row-wise" and (lacking_part := unusable_rows(shape, layout)):
+        raise SystemExit(f"train_lm.py: --embedding row-wise: expected {lacking_part}")
     if args.compile_split == "whole" and me.world_size > 1:
         raise SystemExit("train_lm.py: --compile-split: expected blocks on several ranks, got whole: all gradients would wait")
     return shape, layout, parameters
@@ -305,6 +314,7 @@ def train(
         "attention_kernel": kernel,
         "attention_keys": keys,
         "compile_split": split_of(args, layout),
+        "embedding": {True: "row-wise", False: "gathered"}[row_wise(args, shape, layout)] if layout.kind == "fsdp" else None,
         "optimizer": "adamw compiled" if isinstance(model.optimizer.adamw, Compiled) else "adamw fused",
     }
 

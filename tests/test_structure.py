@@ -144,7 +144,7 @@ FRAMEWORKS = {
     "torch_profile": "torch",
     "torch_clock": "torch trainer",
     "train_lm": "torch trainer rank_progress torch_ranks torch_clock torch_stamps torch_profile rank_parts lm_adamw"
-    " lm_batch_search lm_float8 lm_kernels lm_models lm_optimizer lm_parallel lm_parts lm_steps",
+    " lm_batch_search lm_embedding lm_float8 lm_kernels lm_models lm_optimizer lm_parallel lm_parts lm_steps",
     "lm_kernels": "torch lm_models lm_steps",
     "lm_batch_search": "torch trainer torch_ranks lm_loss lm_models lm_parallel lm_steps",
     "lm_models": "torch lm_experts lm_recompute",
@@ -154,7 +154,8 @@ FRAMEWORKS = {
     "lm_float8": "torch",
     "lm_adamw": "torch",
     "lm_optimizer": "torch lm_adamw",
-    "lm_parallel": "torch lm_float8 lm_models",
+    "lm_embedding": "torch lm_models",
+    "lm_parallel": "torch lm_embedding lm_float8 lm_models",
     "lm_steps": "torch lm_loss lm_models lm_optimizer lm_parallel torch_stamps",
     "lm_parts": "torch lm_steps torch_packed torch_stamps",
     "torch_ranks": "torch trainer rank_progress",

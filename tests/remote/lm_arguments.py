@@ -67,3 +67,11 @@ SPREAD = {
         ["--batch-size", "1", "--accumulation", "2", "--pipeline-parallel", "2", "--tensor-parallel", "2"],
     ),
 }
+SPREAD_UNTIED = {
+    "fsdp with a gathered table": (2, ["--batch-size", "2", "--parallel", "fsdp", "--embedding", "gathered"]),
+    "fsdp with accumulation and a row-wise table": (
+        2,
+        ["--batch-size", "1", "--accumulation", "2", "--parallel", "fsdp", "--embedding", "row-wise"],
+    ),
+}
+"""The same where the output layer is a table of its own."""

@@ -36,6 +36,19 @@ REFUSED = [
         2,
         "--parallel: expected fsdp with --tensor-parallel",
     ),
+    (
+        "gpt-tiny",
+        ["--parallel", "fsdp", "--embedding", "row-wise"],
+        2,
+        "--embedding row-wise: expected an output layer of its own (--tied false)",
+    ),
+    (
+        "llama-tiny",
+        ["--parallel", "fsdp", "--embedding", "row-wise"],
+        3,
+        "--embedding row-wise: expected a number of ranks that divides the 512 rows",
+    ),
+    ("llama-tiny", ["--embedding", "row-wise"], 2, "--embedding row-wise: expected --parallel fsdp without replicas"),
     ("gpt-tiny", ["--compile", "true", "--compile-split", "whole"], 2, "--compile-split: expected blocks on several ranks"),
     ("gpt-tiny", ["--kv-heads", "3"], 1, "--kv-heads: expected a divisor of the 4 heads, got 3"),
     ("gpt-tiny", ["--dtype", "fp8"], 1, "--dtype: expected fp32, bf16 or fp16 on cpu, got fp8"),
@@ -75,6 +88,33 @@ def test_parameters_are_those_that_the_folder_declares(model: str, monkeypatch: 
     _, layout, parameters = train_lm.refuse(train_lm.arguments(), Identity(0, 0, 8, 0))
     assert parameters == MODELS[model]["parameters"]
     assert layout.kind == ("fsdp" if parameters > 2e9 else "ddp")
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "expected"),
+    [
+        ("llama-tiny", ["--batch-size", "2"], True),  # 128 tokens of two ranks
+        ("llama-tiny", ["--batch-size", "7"], True),  # 448 tokens there and back in fp32, 512 rows and their gradients in fp32
+        ("llama-tiny", ["--batch-size", "8"], False),
+        ("llama-tiny", ["--batch-size", "4", "--accumulation", "2"], False),
+        ("llama-tiny", ["--batch-size", "11", "--dtype", "bf16"], True),  # 704 tokens of 2 bytes, 512 rows of 2 and of 4
+        ("llama-tiny", ["--batch-size", "12", "--dtype", "bf16"], False),
+        ("llama-tiny", ["--batch-size", "8", "--embedding", "row-wise"], True),
+        ("llama-tiny", ["--batch-size", "2", "--embedding", "gathered"], False),
+        ("gpt-tiny", ["--batch-size", "2"], False),
+    ],
+)
+def test_a_table_is_gathered_where_exchanging_what_is_looked_up_would_send_more(
+    model: str, arguments: list[str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import train_lm
+    from lm_embedding import row_wise
+    from trainer import Identity
+
+    monkeypatch.setattr(sys, "argv", ["train_lm.py", *common(model), "--parallel", "fsdp", *arguments])
+    args = train_lm.arguments()
+    shape, layout, _ = train_lm.refuse(args, Identity(0, 0, 2, 0))
+    assert row_wise(args, shape, layout) is expected
 
 
 def test_stages_have_all_parameters_once() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.lm_arguments import PROGRAM, SPREAD, common
+from tests.remote.lm_arguments import PROGRAM, SPREAD, SPREAD_UNTIED, common
 from tests.support.ranks import ranks
 from tests.support.trainers import closing, needs, samples
 
@@ -55,11 +55,18 @@ def world() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def attempts(sizes: str, arguments: list[str], rank: int, world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def attempts(
+    sizes: str,
+    arguments: list[str],
+    rank: int,
+    world_size: int,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str = "gpt-tiny",
+) -> None:
     """Try batch sizes as the process beside a rank does."""
     import train_lm
 
-    monkeypatch.setattr(sys, "argv", ["train_lm.py", *common("gpt-tiny"), *arguments, "--attempts", "true"])
+    monkeypatch.setattr(sys, "argv", ["train_lm.py", *common(model), *arguments, "--attempts", "true"])
     monkeypatch.setattr(sys, "stdin", io.StringIO(sizes))
     for name, value in {
         "RANK": rank,
@@ -72,14 +79,15 @@ def attempts(sizes: str, arguments: list[str], rank: int, world_size: int, monke
     train_lm.main()
 
 
-@pytest.mark.parametrize("how", SPREAD)
+@pytest.mark.parametrize("how", [*SPREAD, *SPREAD_UNTIED])
 @pytest.mark.usefixtures("world")
 @pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning", "ignore:FSDP2-wrapped:UserWarning")
 def test_a_rank_tries_every_way_to_spread_a_model_alone(
     how: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    nproc, arguments = SPREAD[how]
-    attempts("1\n3\n", arguments, nproc - 1, nproc, monkeypatch)
+    nproc, arguments = {**SPREAD, **SPREAD_UNTIED}[how]
+    model = "llama-tiny" if how in SPREAD_UNTIED else "gpt-tiny"
+    attempts("1\n3\n", arguments, nproc - 1, nproc, monkeypatch, model)
     assert capfd.readouterr().out.splitlines() == ["attempt: fits", "attempt: fits"]
 
 

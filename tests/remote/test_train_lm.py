@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.remote.lm_arguments import MODELS, PROGRAM, SPREAD, STEPS, common
+from tests.remote.lm_arguments import MODELS, PROGRAM, SPREAD, SPREAD_UNTIED, STEPS, common
 from tests.support.ranks import ranks
 from tests.support.trainers import DONE_KEYS, closing, rank_lines, samples
 
@@ -141,7 +141,7 @@ def test_a_loss_scale_that_overflows_is_halved_and_its_steps_change_nothing(tmp_
     assert closing("pytorch_lm", text)["loss_scale"] == 2.0 ** (20 - sum(skipped))
 
 
-OF_LLAMA = ("fsdp", "tensor", "data and tensor", "pipeline", "tensor and pipeline")
+OF_LLAMA = (*SPREAD_UNTIED, "fsdp", "tensor", "data and tensor", "pipeline", "tensor and pipeline")
 """What is different where keys are grouped, positions are rotations and the output layer is a table of its own."""
 OUTER, LAYER = 4 * (512 * 64 + 64 * 64 + 2 * 64), 4 * (12 * 64 * 64 + 3 * 64 + 64 + 256 + 64 + 4 * 64)
 """Bytes of gpt-tiny: table, positions and last norm; matrices, biases and norms of a layer."""
@@ -166,25 +166,35 @@ SENT: dict[str, list[list[Any]] | None] = {
 }
 """What a step of gpt-tiny sends in fp32: collective, bytes, number of ranks, distance from one to the next."""
 TABLE, LLAMA_LAYER, LLAMA_OUTPUT = 4 * 512 * 64, 4 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 192 * 64 + 2 * 64), 4 * (512 * 64 + 64)
+LOOKED_UP = [["all_gather", 8 * 4 * 32, 2, 1], ["reduce_scatter", 4 * 4 * 32 * 64, 2, 1]]
+GRADIENTS_OF_ROWS = ["all_gather", 4 * 4 * 32 * 64, 2, 1]
+OF_LAYERS = [
+    *(["all_gather", size, 2, 1] for size in (LLAMA_LAYER, LLAMA_LAYER, LLAMA_OUTPUT)),
+    ["reduce_scatter", LLAMA_OUTPUT, 2, 1],
+    ["all_gather", LLAMA_LAYER, 2, 1],
+    *(["reduce_scatter", size, 2, 1] for size in (LLAMA_LAYER, LLAMA_LAYER)),
+]
 SENT_OF_LLAMA = {
-    "fsdp": [
-        *(["all_gather", size, 2, 1] for size in (TABLE, LLAMA_LAYER, LLAMA_LAYER, LLAMA_OUTPUT)),
-        ["reduce_scatter", LLAMA_OUTPUT, 2, 1],
-        ["all_gather", LLAMA_LAYER, 2, 1],
-        *(["reduce_scatter", size, 2, 1] for size in (LLAMA_LAYER, LLAMA_LAYER, TABLE)),
+    "fsdp": [*LOOKED_UP, *OF_LAYERS, GRADIENTS_OF_ROWS, NORM, LOSS_OF_TWO],
+    "fsdp with a gathered table": [
+        ["all_gather", TABLE, 2, 1],
+        *OF_LAYERS,
+        ["reduce_scatter", TABLE, 2, 1],
         *(NORM, LOSS_OF_TWO),
-    ]
+    ],
 }
 """The same of llama-tiny, whose output layer is gathered, and its gradient reduced, while layers compute."""
 
 
 @pytest.mark.parametrize(("model", "how"), [*(("gpt-tiny", how) for how in SPREAD), *(("llama-tiny", how) for how in OF_LLAMA)])
 def test_a_spread_model_trains_as_on_one_device(alone: Any, model: str, how: str, tmp_path: Path) -> None:
-    nproc, arguments = SPREAD[how]
+    nproc, arguments = {**SPREAD, **SPREAD_UNTIED}[how]
     got = trained(model, arguments, tmp_path, nproc)
     same(alone(model), got)
     assert len(got[1]["memory_bytes"]) == nproc
     assert got[1]["parameters"] == MODELS[model]["parameters"]
+    if got[1]["parallel"] == "fsdp" and (how == "fsdp" or how in SPREAD_UNTIED):
+        assert got[1]["embedding"] == ("gathered" if model == "gpt-tiny" or "gathered" in how else "row-wise")
     sent = SENT if model == "gpt-tiny" else SENT_OF_LLAMA
     if how in sent:
         sends(got[1], sent[how])
