@@ -36,8 +36,8 @@ from torch_models import HALF_TYPES, initialise, resnet50
 MODES = ["none", "default", "reduce-overhead", "tuned", "max-autotune-no-cudagraphs", "max-autotune"]
 TUNED = {"triton.cudagraphs": True, "coordinate_descent_tuning": True, "max_autotune_pointwise": True}
 """Options of torch.compile: reduce-overhead, and a search for each of the kernels that it generates. The first search takes
-minutes: on an H200 with 16 cores it had not ended after three, and that of max-autotune, which also tries convolutions of its
-own, not after seven."""
+five minutes for two ranks on H200 and 64 cores, and more than three for one rank on 16 cores; that of max-autotune, which also
+tries convolutions of its own, more than seven."""
 
 
 class Network(nn.Module):
