@@ -20,6 +20,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 import trainer
+from lm_embedding import embedding_of
 from lm_loss import cross_entropy
 from lm_models import Shape
 from lm_parallel import Layout, synchronise
@@ -132,7 +133,8 @@ def _attempt(
     from torch.distributed.tensor.parallel import loss_parallel
 
     count = args.accumulation if layout.pipeline > 1 else min(args.accumulation, 2)
-    args = argparse.Namespace(**{**vars(args), "accumulation": count, "batches": 1})
+    embedding = embedding_of(args, shape, layout)  # that of the run, which may have more micro-batches
+    args = argparse.Namespace(**{**vars(args), "accumulation": count, "batches": 1, "embedding": embedding})
     model = learner(args, shape, layout, device)
     prepare(args, model, device)
     replica: Any = model.model

@@ -22,15 +22,24 @@ from torch.nn import functional
 RENAMED = hasattr(dist, "all_gather_single")
 """PyTorch 2.13 renamed the two collectives. Each call looks them up, because lm_parts.py puts others in their place."""
 
+SPARE = 512
+"""Rows after a rank's last one, which stand for those of other ranks. They are many because CUDA's kernel adds up one after the
+other whatever belongs to the same row, even if that row is padding."""
 
-def row_wise(args: argparse.Namespace, shape: Shape, layout: Any) -> bool:
-    """Return whether ranks look up tokens in the rows that they hold: by itself if they can and this sends less."""
-    if args.embedding != "auto" or unusable_rows(shape, layout):
-        return bool(args.embedding == "row-wise")
-    # What all ranks send: the vectors of tokens, there and back, or the table and its gradient, which is reduced in fp32.
+
+def embedding_of(args: argparse.Namespace, shape: Shape, layout: Any) -> str:
+    """Return how the table is sharded: gathered; row-wise, where ranks look up tokens in the rows that they hold. By itself the
+    latter, if that is possible and sends less."""
+    if layout.kind != "fsdp" or args.embedding != "auto":
+        return "row-wise" if layout.kind == "fsdp" and args.embedding == "row-wise" else "gathered"
+    if unusable_rows(shape, layout):
+        return "gathered"
+    # What all ranks send: the vectors of tokens, there and back; or the table, for each micro-batch if it is freed after each,
+    # and once its gradient, in fp32.
     tokens = args.accumulation * layout.data * args.batch_size * args.seq_len
+    gathers = args.accumulation if args.reshard == "true" else 1
     element = 4 if args.dtype in ("fp32", "tf32") else 2
-    return bool(tokens * 2 * element < shape.rows * (element + 4))
+    return "row-wise" if tokens * 2 * element < shape.rows * (gathers * element + 4) else "gathered"
 
 
 def unusable_rows(shape: Shape, layout: Any) -> str:
@@ -73,17 +82,17 @@ class _LookUp(torch.autograd.Function):
         x = functional.embedding(rows.masked_fill(elsewhere, 0), own).to(compute).masked_fill_(elsewhere.unsqueeze(-1), 0)
         mine = x.new_empty(*tokens.shape, x.shape[-1])
         getattr(dist, "reduce_scatter_single" if RENAMED else "reduce_scatter_tensor")(mine, x, group=group)
-        ctx.save_for_backward(rows.masked_fill(elsewhere, len(own)))
+        ctx.save_for_backward(torch.where(elsewhere, len(own) + rows % SPARE, rows))
         ctx.group, ctx.size, ctx.dtype = group, len(own), own.dtype
         return mine
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (rows,) = ctx.saved_tensors
-        # The mean over ranks, as FSDP's. The row after the last one stands for those of other ranks, and gets nothing.
-        gradients = gathered(gradient, ctx.group).to(ctx.dtype, copy=True).div_(dist.get_world_size(ctx.group))
-        own = torch.ops.aten.embedding_dense_backward(gradients, rows, ctx.size + 1, ctx.size, False)[:-1]
-        return own, None, None, None
+        # The mean over ranks, added up in fp32, as FSDP's.
+        gradients = gathered(gradient, ctx.group).float().div_(dist.get_world_size(ctx.group))
+        own = torch.ops.aten.embedding_dense_backward(gradients, rows, ctx.size + SPARE, -1, False)[: ctx.size]
+        return own.to(ctx.dtype), None, None, None
 
 
 def gathered(tensor: torch.Tensor, group: Any) -> torch.Tensor:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from lm_embedding import RowWiseEmbedding, row_wise
+from lm_embedding import RowWiseEmbedding, embedding_of
 from lm_float8 import use_float8
 from lm_models import VOCAB_MULTIPLE, Decoder, Shape, filled, turned
 from torch import nn
@@ -191,7 +191,7 @@ def placed(
     if shard:
         for part in units(decoder)[len(numbers) :]:
             shard(part, reshard_after_forward=False)
-        if row_wise(args, decoder.shape, layout):
+        if embedding_of(args, decoder.shape, layout) == "row-wise":
             decoder.embedding = RowWiseEmbedding(decoder.embedding, mesh["data"], decoder.arithmetic.compute)
             shard(decoder, reshard_after_forward=False, ignored_params={decoder.embedding.weight})
         else:
@@ -266,7 +266,8 @@ def gather_ahead(decoder: Decoder, layers: int) -> None:
         part.set_modules_to_backward_prefetch(parts[max(0, place - layers) : place][::-1])
     if layers:
         whole: Any = decoder
-        whole.set_modules_to_forward_prefetch(parts[:layers])
+        if not isinstance(decoder.embedding, RowWiseEmbedding):  # its look-up is sent first
+            whole.set_modules_to_forward_prefetch(parts[:layers])
         whole.set_modules_to_backward_prefetch(parts[: -layers - 1 : -1])
 
 

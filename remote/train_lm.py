@@ -43,7 +43,7 @@ import torch
 import trainer
 from lm_adamw import Compiled
 from lm_batch_search import attempt_all, largest_batch, memory_limit
-from lm_embedding import row_wise, unusable_rows
+from lm_embedding import embedding_of, unusable_rows
 from lm_float8 import lacking
 from lm_kernels import prefer_kernel
 from lm_models import Arithmetic, Decoder, Shape
@@ -234,7 +234,7 @@ def refuse(args: argparse.Namespace, me: Identity) -> tuple[Shape, Layout, int]:
         raise SystemExit(f"train_lm.py: {problem}")
     parameters = Decoder(shape, Arithmetic(torch.float32, torch.float32, False), args.seq_len).own_parameters()
     layout = layout_of(args, me.world_size, parameters)
-    if args.embedding == "row-wise" and (lacking_part := unusable_rows(shape, layout)):
+    if args.embedding == "row-wise" and layout.kind != "none" and (lacking_part := unusable_rows(shape, layout)):
         raise SystemExit(f"train_lm.py: --embedding row-wise: expected {lacking_part}")
     if args.compile_split == "whole" and me.world_size > 1:
         raise SystemExit("train_lm.py: --compile-split: expected blocks on several ranks, got whole: all gradients would wait")
@@ -314,7 +314,7 @@ def train(
         "attention_kernel": kernel,
         "attention_keys": keys,
         "compile_split": split_of(args, layout),
-        "embedding": {True: "row-wise", False: "gathered"}[row_wise(args, shape, layout)] if layout.kind == "fsdp" else None,
+        "embedding": embedding_of(args, shape, layout) if layout.kind == "fsdp" else None,
         "optimizer": "adamw compiled" if isinstance(model.optimizer.adamw, Compiled) else "adamw fused",
     }
 

@@ -96,7 +96,8 @@ def test_parameters_are_those_that_the_folder_declares(model: str, monkeypatch: 
         ("llama-tiny", ["--batch-size", "2"], True),  # 128 tokens of two ranks
         ("llama-tiny", ["--batch-size", "7"], True),  # 448 tokens there and back in fp32, 512 rows and their gradients in fp32
         ("llama-tiny", ["--batch-size", "8"], False),
-        ("llama-tiny", ["--batch-size", "4", "--accumulation", "2"], False),
+        ("llama-tiny", ["--batch-size", "4", "--accumulation", "2"], True),  # the table is gathered twice
+        ("llama-tiny", ["--batch-size", "4", "--accumulation", "2", "--reshard", "false"], False),
         ("llama-tiny", ["--batch-size", "11", "--dtype", "bf16"], True),  # 704 tokens of 2 bytes, 512 rows of 2 and of 4
         ("llama-tiny", ["--batch-size", "12", "--dtype", "bf16"], False),
         ("llama-tiny", ["--batch-size", "8", "--embedding", "row-wise"], True),
@@ -108,13 +109,13 @@ def test_a_table_is_gathered_where_exchanging_what_is_looked_up_would_send_more(
     model: str, arguments: list[str], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import train_lm
-    from lm_embedding import row_wise
+    from lm_embedding import embedding_of
     from trainer import Identity
 
     monkeypatch.setattr(sys, "argv", ["train_lm.py", *common(model), "--parallel", "fsdp", *arguments])
     args = train_lm.arguments()
     shape, layout, _ = train_lm.refuse(args, Identity(0, 0, 2, 0))
-    assert row_wise(args, shape, layout) is expected
+    assert (embedding_of(args, shape, layout) == "row-wise") is expected
 
 
 def test_stages_have_all_parameters_once() -> None:

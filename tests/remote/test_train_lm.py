@@ -224,3 +224,11 @@ def test_half_types_in_parallel_train_like_fp32_within_their_error(
 ) -> None:
     losses, _ = trained("llama-tiny", ["--batch-size", "2", "--parallel", parallel], tmp_path, 2, dtype)
     assert losses == pytest.approx(alone("llama-tiny")[0], rel=HALF_ERRORS[dtype])
+
+
+def test_gradients_of_rows_are_added_up_in_fp32_whatever_the_weights(tmp_path: Path) -> None:
+    tokens = ["--vocab", "3", "--seq-len", "512", "--learning-rate", "0", "--weights", "bf16"]  # hundreds of tokens for a row
+    _, alone = trained("llama-tiny", [*tokens, "--batch-size", "2"], tmp_path / "alone", 1, "bf16")
+    arguments = [*tokens, "--batch-size", "1", "--parallel", "fsdp", "--embedding", "row-wise"]
+    _, spread = trained("llama-tiny", arguments, tmp_path / "spread", 2, "bf16")
+    assert spread["gradient_norm"] == pytest.approx(alone["gradient_norm"], rel=0.005)
