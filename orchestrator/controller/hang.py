@@ -134,7 +134,7 @@ class HangWatch:
         if before is None and not is_proven and now - self._asked_since < _LOOK_S / 2:
             self._next_look = now + _BETWEEN_S
             return ""
-        told = moving or (judged if is_proven else Verdict("unknown", "it cannot be told which rank is the cause"))
+        told = moving or (judged if is_proven else Verdict("unknown", "it cannot be determined which rank is the cause"))
         kind, _, limit = self.overdue.partition(": ")
         words = (told.message, limit) if told.ranks else (limit, told.message)
         return self._end(told, f"{kind}: {'; '.join(words)}")

@@ -178,7 +178,7 @@ def test_a_run_that_goes_on_when_it_reaches_a_limit_has_no_culprit() -> None:
     while len(run.asked) < 2:
         assert run.watch.turn(run.now, run.peers) == ""  # type: ignore[arg-type]
     run.does = [does | {"progress": {"step": 9, "phase": "compute", "marks": 40}} for does in run.does]
-    assert run.stops() == "run_timeout: longer than 60 s; ranks 0, 1 still went on, in step 9"
+    assert run.stops() == "run_timeout: longer than 60 s; ranks 0, 1 still made progress, in step 9"
     _, error = run.watch.outcome("failed", RunError("x", kind="run_timeout", host="node1"))
     assert error is not None and error.host == ""
 
@@ -196,7 +196,9 @@ def test_a_limit_ends_a_run_after_two_looks_with_all_that_was_seen() -> None:
     run = Run([WAITS, WAITS])
     run.tell(0, "overdue", reason="run_timeout: no new line for 600 s")
     reason = run.stops()
-    assert reason.startswith("run_timeout: no new line for 600 s; it cannot be told which rank is the cause: ranks 0, 1 wait")
+    assert reason.startswith(
+        "run_timeout: no new line for 600 s; it cannot be determined which rank is the cause: ranks 0, 1 wait"
+    )
     _, error = run.watch.outcome("failed", RunError("x", kind="run_timeout", host="node1"))
     assert error is not None and error.host == ""
 

@@ -13,7 +13,7 @@ from tests.support import judge
 def test_a_stopped_rank_is_shown_suspected_and_named(controller: Controller) -> None:
     process = running(controller, nodes=2, step=30)
     done = controller.orch("stacks")
-    assert done.code == 0 and "ranks 0, 1 still went on, in step" in done.out, done
+    assert done.code == 0 and "ranks 0, 1 still made progress, in step" in done.out, done
     assert "rank 1  node2  pid" in done.out and "in train" in done.out, done
     os.kill(controller.rank_process("node2").pid, signal.SIGSTOP)
 

@@ -53,7 +53,7 @@ def test_the_table_has_a_row_for_each_rank_and_its_operators_below() -> None:
 
 
 def test_a_configuration_without_a_trace_says_why() -> None:
-    found = profiled(missing="node1: trace-rank-0.json.gz: expected a whole trace of at most 128 MiB")
+    found = profiled(missing="node1: trace-rank-0.json.gz: expected a complete trace of at most 128 MiB")
     assert profile.table([found]).rows == ()
     assert "2n1g: no trace, node1: trace-rank-0.json.gz" in profile.table([found]).footnotes[0]
     assert line(found).startswith("trace of 2n1g: none, node1:")

@@ -49,7 +49,7 @@ def against_others(stage: str, group: Group, margin: float, comparisons: int, on
         worst = max(0.0, *(unit.slower for unit in peers.units.values()))
         least = f"a unit {percent(seen, up=True)} slower" if math.isfinite(seen) else "no unit, however slow,"
         got = f"at most {worst:.1%} slower; {least} would have been named"
-    bar = f"{group.title}: none more than {percent(margin)} slower than its peers, and certainly slower"
+    bar = f"{group.title}: none slower than its peers by more than {percent(margin)}, with statistical significance"
     source = f"robust comparison of {len(units)} units, {LEVEL:.0%} for all comparisons with peers together"
     return Judged(stage, "peers", bar, got, source, hosts, tuple(findings))
 
@@ -57,13 +57,13 @@ def against_others(stage: str, group: Group, margin: float, comparisons: int, on
 def _why_not(units: Sequence[Unit]) -> str:
     """Return why units cannot be compared with each other."""
     if any(unit.kind == CLUSTER for unit in units):
-        return "it is one number of all nodes together"
+        return "it is a single number for all nodes together"
     if any(value <= 0 for unit in units for value in unit.values):
         return "values of 0 or below have no ratio"
     repeats = {len(unit.values) for unit in units}
     if len(repeats) > 1:
         return "not every node or device has a value in every repeat"
-    return f"{len(units)} nodes or devices, {max(repeats, default=0)} repeats: three and two are needed"
+    return f"expected three or more nodes or devices and two or more repeats, got {len(units)} and {max(repeats, default=0)}"
 
 
 def _silent(group: Group) -> dict[str, tuple[str, str, str] | None]:
@@ -81,7 +81,7 @@ def _silent(group: Group) -> dict[str, tuple[str, str, str] | None]:
                 text += ", where its peers have a number"
                 silent[unit.name] = (FAIL, text, "") if count == len(unit.values) > 1 else (UNDECIDED, text, MORE)
             else:
-                silent[unit.name] = UNDECIDED, f"{text}, as half of the others or more", _FIGURE
+                silent[unit.name] = UNDECIDED, f"{text}, as in at least half of the nodes or devices", _FIGURE
     return silent
 
 
@@ -101,7 +101,7 @@ def _of_all(
     """Yield why a comparison as a whole decides nothing: its noise, or that the typical unit may be a slow one."""
     if ahead := peers.ahead:
         least = min(1 / (1 + peers.units[name].slower) - 1 for name in ahead)
-        text = f"{group.title}: {len(ahead)} of {len(peers.units)} are {least:.1%} faster than the typical one or more"
+        text = f"{group.title}: {len(ahead)} of {len(peers.units)} are at least {least:.1%} faster than the typical one"
         text += f": {', '.join(ahead[:4])}{' …' if len(ahead) > 4 else ''}; the others may be slow"
         yield Finding("cluster", CLUSTER, hosts, UNDECIDED, text, _FIGURE, group.runs)
     if seen > (_WORTH_ON_CPU if on_cpu else _WORTH) and not has_failed:

@@ -37,7 +37,7 @@ __all__ = ["Certificate", "NodeVerdict", "StageRun", "certificate_of"]
 SCHEMA = 1
 """Of certificate.json. 1: first version."""
 _PEERS = "peers"
-_UNJUDGED = "no bar was about it or could be judged, and passed checks and runs alone accept no node"
+_UNJUDGED = "no bar covers it, or none could be judged; passed checks and runs alone do not accept a node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _bars(
         without = dict.fromkeys(unit.device for unit in group.units if not with_figure.issuperset(unit.hosts))
         if without and not bar.peers and not bar.earlier:
             devices = ", ".join(device or "a device without a name" for device in without)
-            not_compared[f"{stage.name}, {group.title} against reference figures"] = f"there is none of {devices}"
+            not_compared[f"{stage.name}, {group.title} against reference figures"] = f"there is none for {devices}"
     for of_stage in made:
         links = by_links(of_stage.stage.name, of_stage.results, record.device == "cpu")
         judged += [*([links] if links else []), *_expected(of_stage)]
@@ -244,7 +244,9 @@ def _without_value(made: _Made, bar: Bar) -> Judged:
     """Return the judgement of a bar that no value is about: a misspelt metric must not pass, nor a stage without a good run."""
     known = ", ".join(dict.fromkeys(row.metric for row in made.summary.rows if row.n)) or "none"
     text = f"no run has a value of {bar.words}; metrics with values: {known}"
-    finding = Finding("cluster", CLUSTER, made.hosts, UNDECIDED, text, "a run with this value; is the bar of the suite right?")
+    finding = Finding(
+        "cluster", CLUSTER, made.hosts, UNDECIDED, text, "a run with this value, or a correction of the bar in the suite"
+    )
     return Judged(made.stage.name, "values", f"{bar.words} is measured", "no value", "the suite", (), (finding,))
 
 
@@ -274,13 +276,15 @@ def _not_tested(record: AcceptanceRecord, suite: Suite, made: Sequence[_Made], c
         elif stage.name not in record.over:
             not_tested[stage.name] = "not reached yet"
         elif stage.name in names and (absent := sorted(set(record.hosts) - set(names[stage.name].hosts))):
-            not_tested[f"{stage.name} on {', '.join(absent)}"] = "left out after a failure before"
+            not_tested[f"{stage.name} on {', '.join(absent)}"] = "left out after an earlier failure"
     for of_stage in made:
         for reason, names_of_cells in by_reason(of_stage.bench.record().skipped).items():
             not_tested.setdefault(f"{of_stage.stage.name}, {names_of_cells}", reason)
         is_pairs = any(run.measure.name == "pairs" for run in of_stage.results)
         if is_pairs and len(of_stage.hosts) < 3:
-            not_tested[f"{of_stage.stage.name}, which link is slower"] = "two nodes are the only pair"
+            not_tested[f"{of_stage.stage.name}, which link is slower"] = (
+                "two nodes form a single pair, which has no other to compare with"
+            )
     if not checked and "checks" not in not_tested:
         not_tested["checks"] = "no facts were captured"
     return not_tested

@@ -53,11 +53,11 @@ def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str
             text = f"{written(median(unit.values))} {group.unit}, {written(median(old))} in {bar.id}"
             findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, max(unit.values) <= 0))
     if not known and not findings:
-        return f"two values above 0 of each are needed, here and in {bar.id}"
+        return f"expected two or more values above 0 of each node or device, here and in {bar.id}"
     findings += _together(bar, known) or _one_by_one(bar, known)
     judged = {*known, *(finding.subject for finding in findings)}
     hosts = tuple(dict.fromkeys(host for unit in group.units if unit.name in judged for host in unit.hosts))
-    words = f"{group.title}: none more than {percent(share)} slower than when it was last accepted, and certainly slower"
+    words = f"{group.title}: none slower than when last accepted by more than {percent(share)}, with statistical significance"
     changes = [_times_slower(group, median(old), median(unit.values)) for old, unit in known.values()]
     got = f"{_more(min(changes))} to {_more(max(changes))}" if changes else "no number above 0"
     missing = [unit.name for unit in group.units if unit.name not in judged]
@@ -87,7 +87,7 @@ def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> l
         change = _change(bar, old, unit.values)
         if change and (judged.suspect or judged.apart):
             is_certain, text = change
-            text += f" than in {bar.id}; its peers have changed {judged.slower:.1%} less"
+            text += f" than in {bar.id}; {judged.slower:.1%} slower relative to its peers"
             is_certain = is_certain and not bar.group.loaded & set(unit.hosts)
             findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, is_certain))
     was = [[value / median(old) for value in old] for old, _ in known.values()]

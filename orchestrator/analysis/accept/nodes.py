@@ -43,10 +43,10 @@ def by_checks(stage: str, checks: Sequence[Mapping[str, str]], names: Sequence[s
         is_open = check["verdict"] == "warning" and check["name"] in _ABOUT_THE_NODE
         if check["verdict"] == "failed" or is_open:
             text = f"{check['name']}: expected {check['expected']}, found {check['found']}"
-            decides = f"{check['hint']}; or state under expect: in the inventory what is right" if is_open else ""
+            decides = f"{check['hint']}; or state the right value under expect: in the inventory" if is_open else ""
             findings.append(Finding("node", check["host"], (check["host"],), UNDECIDED if is_open else FAIL, text, decides))
     rest = sorted({check["name"] for check in chosen if check["verdict"] == "warning"} - _ABOUT_THE_NODE)
-    got = f"{len(chosen)} checks of {len(hosts)} node{'s' if len(hosts) != 1 else ''}" + (
+    got = f"{len(chosen)} checks on {len(hosts)} node{'s' if len(hosts) != 1 else ''}" + (
         f"; warnings of {', '.join(rest)} are not judged" if rest else ""
     )
     return Judged(stage, "checks", "no check fails, and no node differs from most", got, "docs/preflight.md", tuple(hosts),
@@ -103,13 +103,23 @@ def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]
     findings = []
     if len(affected) >= max(2, len(hosts) / 3):
         text = "; ".join(lost_links_words({host: {name: counts[host][name] for name in used[host]} for host in affected}))
-        findings.append(Finding("cluster", CLUSTER, tuple(affected), FAIL, f"{text}: what are they connected to?", "", runs))
+        findings.append(
+            Finding(
+                "cluster",
+                CLUSTER,
+                tuple(affected),
+                FAIL,
+                f"{text}: check what they are connected to, such as a common switch",
+                "",
+                runs,
+            )
+        )
         affected = []
     for host, names in counts.items():
         for name, count in names.items():
             text = f"{name} lost its link {times(count)} during its runs"
             if name not in used[host]:
-                decides = "look at its cable, if jobs use it: it leads to none of these nodes"
+                decides = "check its cable if jobs use it: no route from it leads to these nodes"
                 findings.append(Finding("node", host, (host,), UNDECIDED, text, decides, runs))
             elif host in affected:
                 findings.append(Finding("node", host, (host,), FAIL, text, "", runs))
@@ -161,9 +171,9 @@ def by_runs(
     good = sum(run.is_good for run in results)
     planned = len(bench.record().runs)
     if good < planned and not findings:
-        text = f"{planned - good} of {planned} runs were not made"
+        text = f"{planned - good} of {planned} runs have no number yet"
         findings.append(Finding("cluster", CLUSTER, tuple(hosts), UNDECIDED, text, f"orch resume {bench.path.parent.name}"))
-    return Judged(stage, "runs", "every run comes to its end with a number", f"{good} of {planned} runs have a number",
+    return Judged(stage, "runs", "every run ends with a number", f"{good} of {planned} runs have a number",
                   "docs/reliability.md", tuple(hosts), tuple(findings))  # fmt: skip
 
 

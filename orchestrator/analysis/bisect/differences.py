@@ -30,9 +30,9 @@ _FIELDS = ("dtype", "batch_size", "loader", "steps", "warmup_steps")
 _NO_PART = ("node_runner", "orch", "inventory", "command", "timeout_s", "metric", "hosts", "follows", "step")
 """What is not listed as a difference: it takes no part in a step, or follows from what is listed."""
 _WHY = {
-    "container": "all runs of a bench start in one container; both sides run in A's",
+    "container": "all runs of a bench use one container; both sides run in A's",
     "device": "the hosts have one device",
-    "load": "what else ran on the nodes is over",
+    "load": "what other processes did on the nodes cannot be repeated",
 }
 _OTHERWISE = "no option sets it"
 
@@ -137,7 +137,7 @@ def _spec(before: RunSpec, after: RunSpec, today: Today, changed: list[Differenc
             message = f"expected cells of one {name}, got {getattr(before, name)} and {getattr(after, name)}"
             raise ConfigError(message, where="A, B", hint="orch compare shows how they differ")
     if before.follows != after.follows:
-        fixed.append(Fixed("follows", before.follows, after.follows, "strong and weak scaling are no option of one bench"))
+        fixed.append(Fixed("follows", before.follows, after.follows, "one bench cannot measure both strong and weak scaling"))
     fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     names = dict.fromkeys([*before.options, *after.options])
     options = today.folder.framework.options
@@ -175,9 +175,9 @@ def _why_not(name: str, of_sides: Sequence[set[Any]], inventory: Inventory, host
     if inventory.is_secret(name) or any(str(value).startswith(SHOWN) for own in of_sides for value in own):
         return "its value is secret"
     if any(len(own) > 1 for own in of_sides):
-        return "it is not the same on all hosts of a side"
+        return "its value differs between the hosts of one side"
     if {None} in of_sides and (by := [host.name for host in hosts if name in host.env]):
-        return f"the inventory sets it on {', '.join(by)} today, and a run cannot take it away"
+        return f"the inventory sets it on {', '.join(by)} today, and a run cannot unset it"
     try:
         check_variable(name, "")
     except ConfigError as error:
@@ -202,7 +202,7 @@ def _of_code(known: Distinction, today: Today) -> str:
     folder = today.folder
     now = (folder.framework.digest if kind == "template" else folder.payload_digests.get(name, ""))[:DIGITS]
     whose = "A's" if now == known.before else "B's" if now == known.after else "neither's"
-    return f"only digests of it are recorded; both sides run today's, which is {whose}"
+    return f"its content is not recorded, only its digest; both sides run today's version, which is {whose}"
 
 
 def _today(spec: RunSpec, today: Today) -> RunSpec:

@@ -135,7 +135,7 @@ def known_differences(
 def _have_metrics(bench: BenchDir, runs: Sequence[RunResult]) -> None:
     for run in runs:
         if run.measure.is_diagnosis:
-            message = f"expected a bench with metrics, it measured {run.measure.noun}"
+            message = f"expected a bench with metrics, got one that measured {run.measure.noun}"
             raise ConfigError(message, where=_name(bench), hint="orch summarize shows the result of a single bench")
 
 

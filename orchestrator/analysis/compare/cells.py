@@ -168,7 +168,7 @@ def doubt(pair: CellPair) -> str:
     if failed := pair.before.failed + pair.after.failed:
         return f"{failed} of its runs failed"
     if pair.verdict == TOO_FEW:
-        return f"too few repeats, {pair.before.n} and {pair.after.n}; {enough()} of each can end in one"
+        return f"too few repeats, {pair.before.n} and {pair.after.n}; a verdict needs {enough()} or more of each"
     if pair.verdict == OTHER_METRIC:
         return f"{pair.metric} is declared differently in the two benches; orch summarize --reread reads both with one folder"
     return pair.verdict if pair.verdict in UNDECIDED else ""

@@ -124,7 +124,7 @@ def _source(name: str, before: Cell, after: Cell) -> str:
     if any(origins):
         return " → ".join(dict.fromkeys(origin or "not set" for origin in origins))
     kind = name.partition(".")[0]
-    told_by = {"program": "told by the program", "node": "found by preflight", "load": "measured during the runs"}
+    told_by = {"program": "reported by the program", "node": "found by preflight", "load": "measured during the runs"}
     told_by |= {"template": "digest of the folder", "payload": "digest of the program"}
     return told_by.get(kind, "")
 

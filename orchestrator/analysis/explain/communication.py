@@ -81,7 +81,7 @@ def model_of(model: str, parts: StepParts, compute_s: float, measured: Measured,
     ``model`` names the network that is trained; ``sockets``: NCCL used sockets.
     """
     if parts.transfers is None and not parts.buckets_bytes:
-        return None, "what ranks send each other in a step was not reported"
+        return None, "the program did not report what ranks send each other in a step"
     largest = largest_sizes(parts)
     if lacking := [str(link) for link in sorted(largest) if link not in measured]:
         return None, f"{' and '.join(lacking)} of this shape {'was' if len(lacking) == 1 else 'were'} not measured"

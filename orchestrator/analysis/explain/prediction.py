@@ -187,7 +187,8 @@ def _contention(shape: StepParts, base: StepParts) -> Part:
     all_ranks, alone = ms(shape.solo_mean_s), ms(base.solo_mean_s)
     behind = f"steps without communication: {all_ranks} with all ranks at once, {alone} in the baseline"
     if shape.graphs != base.graphs:
-        behind += f", which is compiled as {base.graphs or 'not told'}, this shape as {shape.graphs or 'not told'}: part of it"
+        graphs = [of_shape.graphs or "not reported" for of_shape in (base, shape)]
+        behind += f", compiled as {graphs[0]}, this shape as {graphs[1]}: a part of the difference"
     return Part("contention", shape.solo_mean_s - base.solo_mean_s, behind)
 
 

@@ -114,7 +114,7 @@ def _step(seen: RankSeen) -> str:
 
 def _read_by(seen: RankSeen) -> str:
     if not seen.readers:
-        return ", which nobody seen here reads"
+        return ", which no process on this node was seen to read"
     return (
         ", which " + listed([f"{reader.name} ({reader.pid}, state {reader.state})" for reader in seen.readers]) + " should read"
     )

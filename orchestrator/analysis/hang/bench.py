@@ -109,7 +109,7 @@ def _hang(run: RunDir, events: Sequence[Entry]) -> Hang | None:
             missing.append(f"{host}: {error.message}")
             continue
         if report is None:
-            missing.append(f"{host}: it was not looked at, or not collected")
+            missing.append(f"{host}: its ranks were not inspected, or the report was not collected")
         else:
             reports[host] = report
     if told is None and not reports:
@@ -169,7 +169,7 @@ def _suspicions(events: Sequence[Entry]) -> tuple[Suspicion, ...]:
         if event.event == Event.STALLED:
             words = str(event.fields.get("words", ""))
         elif event.event == Event.RESUMED:
-            words = f"it went on after {event.fields.get('silent_s')} s"
+            words = f"the run continued after {event.fields.get('silent_s')} s"
         else:
             continue
         said.append(Suspicion(event.at - begun if event.at is not None and begun is not None else None, words))

@@ -55,7 +55,7 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
     missing = sorted(set(placed.values()) - set(reports))
     if not ranks:
         return Verdict(
-            "unknown", "it cannot be told why: " + (f"no report from {listed(missing)}" if missing else "no rank is known")
+            "unknown", "the cause is unknown: " + (f"no report from {listed(missing)}" if missing else "no rank is known")
         )
     for kinds in (("stopped", "frozen"), ("unread",)):
         if named := [number for number, rank in ranks.items() if rank.does.kind in kinds]:
@@ -91,7 +91,7 @@ def gone_on(before: Mapping[str, HangReport], after: Mapping[str, HangReport]) -
         return None
     steps = sorted({now[rank].step for rank in moved})
     where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-    return Verdict("going", f"{subject(tuple(moved))} still went on, in {where}")
+    return Verdict("going", f"{subject(tuple(moved))} still made progress, in {where}")
 
 
 def _of(named: Sequence[int], ranks: Mapping[int, _Rank], kind: str = "") -> Verdict:
@@ -149,7 +149,7 @@ def _collectives(ranks: Mapping[int, _Rank]) -> Verdict | None:
 
 
 def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Verdict | None:
-    """Return the verdict where data between two nodes is sent again and again without an answer. Connections to others, such as
+    """Return the verdict where data between two nodes is retransmitted without an answer. Connections to others, such as
     a logging service, prove nothing about the run."""
     homes: dict[str, str] = {}
     for host, report in reports.items():
@@ -168,11 +168,11 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
         return None
     named = [f"{first} and {second}" for first, second in sorted(pairs)[:MOST_NAMED]]
     words = f"nothing arrives between {listed(named) if len(named) == 1 else '; between '.join(named)}"
-    return Verdict("link", words + " (sent again and again without an answer)", f"; {_others(list(ranks), ranks)}")
+    return Verdict("link", words + " (retransmitted without an answer)", f"; {_others(list(ranks), ranks)}")
 
 
 def _untold(ranks: Mapping[int, _Rank], why: str = "", kind: str = "unknown") -> Verdict:
-    words = "it cannot be told which rank is the cause" if kind == "unknown" else "a rank says that it pauses"
+    words = "it cannot be determined which rank is the cause" if kind == "unknown" else "a rank reports a pause"
     return Verdict(kind, words + (f" ({why})" if why else ""), f": {_others(list(ranks), ranks)}")
 
 

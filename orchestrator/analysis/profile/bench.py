@@ -50,13 +50,13 @@ def _profiled(run: RunDir, row: Row) -> Profiled:
     missing = ""
     try:
         if not (run.path / "manifest.json").exists():
-            missing = "its extra run was not made"
+            missing = "its extra run was not started"
         else:
             manifest = read_manifest(run)
             outcome = manifest.outcome
             traces = with_waits(sorted(_recorded(run), key=lambda own: own.trace.rank), manifest.spec.options)
             if not traces:
-                missing = f"its extra run left none: {outcome.error if outcome and outcome.error else 'see its logs'}"
+                missing = f"its extra run left no trace: {outcome.error if outcome and outcome.error else 'see its logs'}"
     except DataError as error:
         missing = ": ".join(filter(None, (error.host, error.where, error.message)))
     return Profiled(row.series, row.shape, run.run_id, row.simulated, tuple(traces), missing)

@@ -127,9 +127,9 @@ def _unpacked(data: bytes) -> bytes:
     try:
         text = reader.decompress(data, _MOST_BYTES)
     except zlib.error as error:
-        raise _unusable(f"expected a file of gzip, got {error}") from error
+        raise _unusable(f"expected a gzip file, got {error}") from error
     if reader.unconsumed_tail or not reader.eof:
-        raise _unusable(f"expected a whole trace of at most {_MOST_BYTES >> 20} MiB")
+        raise _unusable(f"expected a complete trace of at most {_MOST_BYTES >> 20} MiB")
     return text
 
 

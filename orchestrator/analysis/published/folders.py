@@ -56,7 +56,7 @@ def _read(framework: str, path: Path) -> PublishedFile:
         place = f"{path}:{error.__cause__.lineno}" if isinstance(error.__cause__, JSONDecodeError) else str(path)
         if place == str(path):
             lines()  # refuses a key that is there twice, with its line
-        raise ConfigError(error.message, where=place, hint="it is JSON, without comments and commas at the end") from error
+        raise ConfigError(error.message, where=place, hint="the file is JSON: remove comments and trailing commas") from error
 
     def line(key: KeyPath) -> int:
         with suppress(ConfigError):  # some JSON is no YAML, such as keys of more than 1024 characters

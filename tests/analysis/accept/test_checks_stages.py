@@ -29,7 +29,7 @@ def test_what_a_node_is_fails_it_or_leaves_it_open_and_how_busy_it_is_does_not(
     assert verdicts(certificate) == {"node1": "pass", "node2": verdict, "node3": "pass"}
     assert certificate.verdict == verdict
     if verdict == "undecided":
-        assert "state under expect:" in judged(certificate, "checks").findings[0].decides
+        assert "state the right value under expect:" in judged(certificate, "checks").findings[0].decides
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,10 @@ def test_what_differs_is_listed_and_a_and_b_are_planned_as_they_were(project: Pr
     ]
     fixed = {one["name"]: one["why"] for one in found["fixed"]}
     assert set(fixed) == {"template.pytorch", "node.kernel"}
-    assert fixed["template.pytorch"] == "only digests of it are recorded; both sides run today's, which is neither's"
+    assert (
+        fixed["template.pytorch"]
+        == "its content is not recorded, only its digest; both sides run today's version, which is neither's"
+    )
     assert (found["case"], found["verdict"], found["before"]["n"]) == ("2n2g", "slower", 4)
     # in blocks, forwards and backwards
     ran = [(run["spec"]["options"]["bucket_cap_mb"], run["spec"].get("env", {})) for run in found["runs"]]

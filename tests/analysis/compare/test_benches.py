@@ -179,7 +179,7 @@ def test_a_gate_ends_with_5_on_a_regression_larger_than_allowed(project: Project
 @pytest.mark.parametrize(
     ("repeats", "change", "said"),
     [
-        (2, lambda plan: None, "2n2g: no verdict: too few repeats, 5 and 2; 4 of each can end in one"),
+        (2, lambda plan: None, "2n2g: no verdict: too few repeats, 5 and 2; a verdict needs 4 or more of each"),
         (5, options(compile=False), "2n2g: no verdict: its spec differs in options.compile"),
         (5, lambda plan: plan["framework"].update(simulated=True), "2n2g: no verdict: its spec differs in simulated"),
         (5, lambda plan: plan["spec"].update(batch_size=8), "expected batch_size 8 as planned"),

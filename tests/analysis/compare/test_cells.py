@@ -135,7 +135,7 @@ def test_a_tenth_is_a_difference_from_four_repeats_on_and_three_cannot_tell() ->
     assert verdicts == {1: "too few repeats", 2: "too few repeats", 3: "too few repeats", 4: "slower", 5: "slower"}
     few = pair_of(STEADY[:3], TENTH_LESS[:3])
     assert (few.p, few.ratio) == (None, pytest.approx(0.9)) and few.interval and few.interval.high < 1
-    assert doubt(few) == "too few repeats, 3 and 3; 4 of each can end in one"
+    assert doubt(few) == "too few repeats, 3 and 3; a verdict needs 4 or more of each"
     assert pair_of([100.0] * 60, [50.0]).verdict == "too few repeats"
 
 

@@ -158,7 +158,7 @@ def test_what_is_not_reported_is_not_asked_to_be_measured(tmp_path: Path) -> Non
     build(bench, "four", in_parts)
     _, four = explained(bench)
     assert (four.predicted, four.missing) == (None, ())
-    assert four.parts[0].behind == "what ranks send each other in a step was not reported"
+    assert four.parts[0].behind == "the program did not report what ranks send each other in a step"
 
 
 def test_a_bench_without_a_baseline_is_not_explained(tmp_path: Path) -> None:

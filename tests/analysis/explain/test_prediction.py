@@ -105,7 +105,7 @@ def test_other_graphs_of_the_baseline_are_part_of_what_is_called_contention() ->
     apart = [replace(HERE, graphs="blocks"), replace(THERE, graphs="whole")]
     found = explained("1n2g", 512 / 0.050, 256 / 0.042, apart[0], TWO, there=apart[1])
     (behind,) = (part.behind for part in found.parts if part.name == "contention")
-    assert behind.endswith("41.00 ms in the baseline, which is compiled as whole, this shape as blocks: part of it")
+    assert behind.endswith("41.00 ms in the baseline, compiled as whole, this shape as blocks: a part of the difference")
 
 
 def test_each_part_is_what_its_own_measurement_says_and_the_rest_is_unexplained() -> None:
@@ -135,7 +135,7 @@ def test_what_was_not_measured_is_not_told_and_stays_in_the_rest() -> None:
     assert found.parts[0].behind == "allreduce of this shape was not measured" and found.missing == ("orch bench allreduce",)
     assert (
         explained("1n2g", 10.0, 6.0, StepParts(), TWO).parts[0].behind
-        == "what ranks send each other in a step was not reported"
+        == "the program did not report what ranks send each other in a step"
     )
 
 

@@ -88,7 +88,7 @@ def test_nobody_is_named_afterwards_whom_no_controller_named(tmp_path: Path) -> 
 
 def test_a_node_without_a_report_or_with_an_altered_one_is_named(tmp_path: Path) -> None:
     assert of_bench(hung(tmp_path / "none", reports=[REPORTS[0], None])).missing == (
-        "node2: it was not looked at, or not collected",
+        "node2: its ranks were not inspected, or the report was not collected",
     )
     bench = hung(tmp_path / "altered")
     path = bench.run("r1").path / "logs/node2/hang.json"

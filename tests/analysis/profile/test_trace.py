@@ -132,7 +132,7 @@ def test_a_trace_that_unpacks_to_more_than_it_may_is_refused_before_it_fills_mem
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_MOST_BYTES", 1 << 20)
-    with pytest.raises(DataError, match="expected a whole trace of at most 1 MiB"):
+    with pytest.raises(DataError, match="expected a complete trace of at most 1 MiB"):
         recorded(gzip.compress(b"[" + b" " * (1 << 22) + b"]"), 0, "node1")
 
 

@@ -318,7 +318,9 @@ def too_long(trial: Trial) -> None:
     if words.startswith("no new line"):
         assert "orch: node1: rank 0 sleeps in clock_nanosleep in step 20 outside of every collective" in done.err, done
     else:  # what is wrong with ranks that have said nothing, or go on, is not known
-        assert ("still went on" if "longer" in words else "cannot be told") in done.err and "orch: node" not in done.err, done
+        assert (
+            "still made progress" if "longer" in words else "cannot be determined"
+        ) in done.err and "orch: node" not in done.err, done
     assert controller.manifest()["outcome"]["error"]["kind"] == "run_timeout", controller.manifest()["outcome"]
     trial.keep()
 
