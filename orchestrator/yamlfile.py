@@ -101,7 +101,7 @@ def read_text(path: Path) -> str:
         with path.open("rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError("expected a file, there is none", where=source, hint="check the path") from None
+        raise ConfigError("expected a file, found none", where=source, hint="check the path") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=source) from error
     if len(data) > _MAX_BYTES:

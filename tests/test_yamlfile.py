@@ -211,7 +211,7 @@ def listener(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "where", "message"),
     [
-        (missing, "", "expected a file, there is none"),
+        (missing, "", "expected a file, found none"),
         (lambda path: path.mkdir(), "", "expected a file, got a directory"),
         (pipe, "", "expected a regular file"),
         (listener, "", "expected a regular file"),
@@ -222,7 +222,7 @@ def listener(path: Path) -> None:
         (lambda path: path.write_bytes(b"a: \xed\xa0\x80"), ":1", "expected UTF-8 text, got byte 0xed"),
         (lambda path: path.write_bytes(b"#" * ((1 << 20) + 1)), "", "expected at most 1 MiB, got more"),
         (lambda path: path.symlink_to(path), "", "cannot be read"),
-        (lambda path: path.symlink_to(path.parent / "gone"), "", "expected a file, there is none"),
+        (lambda path: path.symlink_to(path.parent / "gone"), "", "expected a file, found none"),
     ],
 )
 def test_what_is_no_readable_text_file_is_refused(tmp_path: Path, make: Any, where: str, message: str) -> None:
@@ -235,7 +235,7 @@ def test_what_is_no_readable_text_file_is_refused(tmp_path: Path, make: Any, whe
 
 
 def test_a_path_with_a_nul_is_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot be read|there is none"):
+    with pytest.raises(ConfigError, match="cannot be read|found none"):
         read_text(Path("a\0b"))
 
 

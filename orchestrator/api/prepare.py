@@ -61,7 +61,7 @@ def prepared(
         profile.check(spec.world_size for spec in plan.cells)
     note_references("--env", {item for spec in plan.cells for item in spec.env.items()}, say)
     if unused := idle(plan.cells, selection.hosts):
-        say(f"idle: {'; '.join(unused)}: hosts differ in size, and no run needs these")
+        say(f"idle: {'; '.join(unused)}: hosts differ in size, and no run uses these")
     lent = []
     for spec in borrowable(plan):
         folder = plan.folders[spec.framework]
@@ -76,7 +76,7 @@ def check_variables(request: Request, inventory: Inventory) -> None:
     """Raise ConfigError for a variable of a request whose value the inventory keeps secret."""
     for name, place in request.variables.items():
         if inventory.is_secret(name):
-            hint = "its values would be in the table and in the files of the bench: set it in the inventory"
+            hint = "its values would appear in the table and in the files of the bench: set it in the inventory"
             raise ConfigError("expected a variable that is not secret", where=place, hint=hint)
 
 

@@ -133,7 +133,7 @@ class Progress:
             case Stalled(words):
                 return [f"  {one_line(words)}"]
             case Resumed(silent_s):
-                return [f"  it goes on, after {silent_s:.1f} s"]
+                return [f"  the run continues, after {silent_s:.1f} s without a step"]
             case Stopping(reason):
                 self.states = {host: "stopping" if state == "running" else state for host, state in self.states.items()}
                 return [f"  stopping on every node: {one_line(reason)}"]
@@ -142,9 +142,9 @@ class Progress:
             case LeftOver(host, processes):
                 named = ", ".join(f"{pid} ({name})" for pid, name in processes[:20])
                 rest = f" and {len(processes) - 20} more" if len(processes) > 20 else ""
-                return [f"  {host}: ended what its program had left running: {one_line(named)}{rest}"]
+                return [f"  {host}: ended processes that the program had left running: {one_line(named)}{rest}"]
             case LeftOut(host, names):
-                return [f"  {host}: not logs, left on the node: {one_line(', '.join(names))}"]
+                return [f"  {host}: left on the node, because they are not logs: {one_line(', '.join(names))}"]
             case RunOver():
                 return [self._over(event)]
             case BlockOver(repeat, width, schedule, left_s):

@@ -95,8 +95,8 @@ def select(
                 if any(word.strip().startswith("@") for word in hosts.split(",")) or names & set(expand(hosts)):
                     raise
     if why != "--hosts" and _is_file(source) and not Path(source).exists():
-        hint = "name a file or hosts with --hosts, or write this inventory"
-        raise ConfigError("expected a file, there is none", where=f"{source} ({why})", hint=hint)
+        hint = "name an inventory or hosts with --hosts, or create this file"
+        raise ConfigError("expected a file, found none", where=f"{source} ({why})", hint=hint)
     inventory = open_inventory(source)
     excluded, devices_out = split_exclude(exclude)
     chosen = inventory.select(expression, excluded)
@@ -144,7 +144,7 @@ def without_suspects(selection: Selection, keep: Collection[str] = (), *, say: C
     hosts = tuple(host for host in selection.hosts if host.name not in left_out)
     if not hosts:
         hint = "orch accept quick --with-suspects tests suspect nodes again; orch nodes --good takes any back"
-        raise ConfigError("expected a host that is good, all are suspect or out", where="orch nodes", hint=hint)
+        raise ConfigError("expected at least one good host, all are suspect or out", where="orch nodes", hint=hint)
     return replace(selection, hosts=hosts, notes=(*selection.notes, *notes))
 
 

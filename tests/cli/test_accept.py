@@ -80,7 +80,7 @@ def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(tmp_path: 
         (("qick",), "no suite 'qick'"),
         (("quick", "--budget", "1s"), "--budget: expected a stage that is possible and fits, there is none"),
         (("quick", "--budget", "soon"), "expected a time such as"),
-        (("missing.yaml",), "expected a file, there is none"),
+        (("missing.yaml",), "expected a file, found none"),
         (("quick", "--sign", "missing"), "--sign missing: expected a key of ssh, found none"),
         (("quick", "--sign", "cluster.yaml"), "--sign cluster.yaml: expected a key of ssh, ssh-keygen says: "),
         (("quick", "--sign", "cut"), "--sign cut: ssh-keygen does not sign: "),

@@ -105,7 +105,9 @@ def test_machines_chosen_twice_are_refused_and_of_other_options_the_last_one_cou
 def test_a_missing_inventory_says_which_file_named_it_and_what_to_do(project: Project) -> None:
     (project.path / "orch.yaml").write_text("hosts: racks/none.yaml\n")
     done = project.orch("check")
-    assert done.returncode == 2 and "none.yaml (orch.yaml): expected a file, there is none. name a file or hosts" in done.stderr
+    assert (
+        done.returncode == 2 and "none.yaml (orch.yaml): expected a file, found none. name an inventory or hosts" in done.stderr
+    )
     (project.path / "orch.yaml").unlink()
     done = project.orch("check")
     assert done.returncode == 2 and "inventory/cluster.yaml (the default): expected a file" in done.stderr

@@ -70,7 +70,7 @@ def test_what_a_program_left_running_is_named(shown: tuple[Observer, io.StringIO
     observe(RunBegun(0, PlannedRun("r1", 1, SPEC, open_framework("simulated"), "b1")))
     observe(LeftOver("node2", [(number, "sleep") for number in range(10, 32)]))
     line = log.getvalue().splitlines()[-1]
-    assert line.startswith("  node2: ended what its program had left running: 10 (sleep), 11 (sleep)")
+    assert line.startswith("  node2: ended processes that the program had left running: 10 (sleep), 11 (sleep)")
     assert line.endswith("29 (sleep) and 2 more")
 
 

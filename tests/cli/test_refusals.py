@@ -58,14 +58,14 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
          "orch: --set computems: simulated has no option 'computems'. it has compute_ms=-1.0, jitter_percent=0.0, "
          "gradient_mb=0.0, seed=0, peer_timeout_s=60.0, slow_rank=0, slow_percent=0.0, fail_at_step=0, fail_rank=0, "
          "fail_mode=exit3; did you mean 'compute_ms'?"),
-        ("resnet50 --hosts gone.yaml", "orch: gone.yaml: expected a file, there is none. check the path"),
+        ("resnet50 --hosts gone.yaml", "orch: gone.yaml: expected a file, found none. check the path"),
         ("resnet50 --hosts inventory/", "orch: inventory/: expected a file, got a directory with cluster.yaml. "
                                         "name a file in it"),
         ("resnet50 --hosts @trio", "orch: hosts '@trio': expected a known group, got 'trio'. known groups: all, pair"),
         ("resnet50 --exclude no[1-4]", "orch: --exclude no[1-4]: no host is left. the inventory inventory/cluster.yaml has "
                                        "no other hosts"),
         ("resnet50 --templates nowhere", "orch: nowhere: expected a folder of framework folders, found none"),
-        ("resnet50 --file nowhere.yaml", "orch: nowhere.yaml: expected a file, there is none. check the path"),
+        ("resnet50 --file nowhere.yaml", "orch: nowhere.yaml: expected a file, found none. check the path"),
     ],
 )  # fmt: skip
 def test_a_bench_that_cannot_be_is_refused_before_anything_is_contacted(project: Project, words: str, message: str) -> None:

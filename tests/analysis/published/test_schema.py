@@ -65,7 +65,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, content: str, 
 
 
 def test_a_missing_and_an_empty_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a file, there is none"):
+    with pytest.raises(ConfigError, match="expected a file, found none"):
         published_at(tmp_path / "paper.json")
     (tmp_path / "paper.json").write_text("")
     with pytest.raises(ConfigError, match="expected some content, got an empty file"):

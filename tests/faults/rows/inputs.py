@@ -100,7 +100,7 @@ def host(body: str, *said: str) -> Case:
 LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
 PARTS = unicodedata.normalize("NFD", "nodé")
 INVENTORIES = {
-    "missing": Case((*PLAN, "--hosts", "gone.yaml"), ("gone.yaml: expected a file, there is none",)),
+    "missing": Case((*PLAN, "--hosts", "gone.yaml"), ("gone.yaml: expected a file, found none",)),
     "directory": Case((*PLAN, "--hosts", "inventory/"), ("inventory/: expected a file, got a directory with cluster.yaml",)),
     "empty": inventory("", "own.yaml", "an empty file"),
     "only comments": inventory("# nothing\n", "own.yaml", "expected at least one host"),
