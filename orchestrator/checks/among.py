@@ -60,7 +60,7 @@ def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
         checks.append(failed(host, "container", image, f"image {images[first][7:19]} as on {first}", hint))
     data_sets = {host: data_set_digest(values) for host, values in facts.items() if values.get("data_dir")}
     if any(values.get("data_made") for values in facts.values()):
-        hint = "copy one version to every node, or delete these and let orch dataset make write them again"
+        hint = "copy one version to every node, or delete them and run orch dataset make again"
         for first, host in _others(data_sets):
             checks.append(failed(host, "data", "a different one", f"the same data set as on {first}", hint))
     return checks

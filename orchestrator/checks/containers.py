@@ -28,19 +28,21 @@ def _started(host: Host, container: Mapping[str, Any]) -> Check | None:
     """Return a failed check if no program could be run inside, or runs would not find their files there."""
     if error := container.get("error"):
         get = (
-            f"get the image onto the node ({container.get('engine')} pull)" if container.get("image") else "try it on the node"
+            f"get the image onto the node ({container.get('engine')} pull)"
+            if container.get("image")
+            else "run it by hand on the node"
         )
         hint = f"{get}, or set container.python to an interpreter inside"
         return failed(
             host.name, "container", str(error), f"{container.get('what')} that starts, with Python 3.6 or newer", hint
         )
     if not container.get("workdir"):
-        hint = "start it with the work directory of the host mounted at the same path, for the user of the login"
+        hint = "start it with the host's work directory mounted at the same path, as the login user"
         return failed(host.name, "container", "no writable work directory inside", "the work directory of the host", hint)
     if not container.get("same_user", True):
-        hint = "set user: login, and start a container that is to run already with the user of the login"
+        hint = "set user: login; a container that runs already must have been started for the login user"
         owner = f"files made inside belong to user {container.get('owner')}"
-        return failed(host.name, "container", owner, "the user of the login, who reads and removes them", hint)
+        return failed(host.name, "container", owner, "the login user, who reads and removes them", hint)
     return None
 
 
@@ -51,12 +53,12 @@ def _given(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -
     is_amd = "gpu_tool" in facts
     gpus, inside = facts.get("gpus"), number(devices.get("amd" if is_amd else "nvidia"))
     if host.device == "cuda" and isinstance(gpus, list) and inside < len(gpus):
-        hint = "install the NVIDIA container toolkit on the node, or list devices: of container:"
+        hint = "install the NVIDIA container toolkit on the node, or list the devices under container: devices:"
         if is_amd:
             hint = "set gpus: false and devices: [/dev/kfd, /dev/dri] of container:, or options: [--rocm] for apptainer"
         return failed(host.name, "container", f"{inside:.0f} GPUs inside", f"{len(gpus)} GPUs", hint)
     if facts.get("infiniband_gbit") and not devices.get("infiniband"):
-        hint = "add /dev/infiniband to devices: of container:; NCCL falls back to sockets without it"
+        hint = "add /dev/infiniband to container: devices:; without it NCCL falls back to sockets"
         return warning(host.name, "container", "no InfiniBand devices inside", "those of the node", hint)
     return None
 
@@ -73,6 +75,6 @@ def _leftovers(host: Host, container: Mapping[str, Any], left: Sequence[Sequence
         return []
     listed = ", ".join(f"{name} ({state})" for name, state in left)
     engine = container.get("engine")
-    hint = f"orch cancel ends what a run has left; else {engine} rm -f {' '.join(str(name) for name, _ in left)}"
+    hint = f"orch cancel removes what a run has left; if that fails, {engine} rm -f {' '.join(str(name) for name, _ in left)}"
     verdict = failed if any(str(state).lower().startswith(("running", "up", "paused")) for _, state in left) else warning
     return [verdict(host.name, "leftovers", listed, "no containers of earlier runs", hint)]

@@ -102,7 +102,7 @@ def _idle(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
     known = {str(process.get("gpu")) for process in processes}
     rest = set() if UNKNOWN_GPU in known else busy - known
     users += _folded((f"memory or time used by processes that {_tool(facts)} does not list", gpu) for gpu in rest)
-    hint = "wait for it to end, or choose other nodes; a number measured while other work runs means little"
+    hint = "wait for it to end, or choose other nodes; other work distorts what is measured"
     return warning(host, "idle", "; ".join(users), "idle GPUs", hint)
 
 
@@ -123,14 +123,14 @@ def _per_gpu(gpus: Sequence[Mapping[str, Any]], describe: Callable[[Mapping[str,
 
 
 def _ecc(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    if bad := _per_gpu(gpus, lambda gpu: "rows of memory could not be remapped" if gpu.get("rows_failed") == "Yes" else ""):
+    if bad := _per_gpu(gpus, lambda gpu: "a memory row could not be remapped" if gpu.get("rows_failed") == "Yes" else ""):
         return failed(host, "ecc", bad, "memory that can be repaired", "have this GPU replaced")
 
     def memory_faults(gpu: Mapping[str, Any]) -> str:
         errors = number(gpu.get("ecc_now"))
         texts = []
         if errors > 0:
-            texts.append(f"{errors:.0f} uncorrected errors since the driver was loaded")
+            texts.append(f"{errors:.0f} uncorrected error{'s' if errors > 1 else ''} since the driver was loaded")
         if gpu.get("pages_pending") == "Yes":
             texts.append("page retirement pending")
         if gpu.get("rows_pending") == "Yes":
@@ -188,9 +188,9 @@ def _clocks(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, An
         set_to, default = number(gpu.get("sm_set_mhz")), number(gpu.get("sm_default_mhz"))
         texts = []
         if 0 < limit < usual:
-            texts.append(f"power limited to {limit:g} W of {usual:g} W")
+            texts.append(f"power limited to {limit:g} W, default {usual:g} W")
         if 0 < set_to < default:
-            texts.append(f"clock set to {set_to:g} MHz of {default:g} MHz")
+            texts.append(f"clock set to {set_to:g} MHz, default {default:g} MHz")
         return ", ".join(texts)
 
     if bad := _per_gpu(gpus, slowed):
@@ -211,9 +211,15 @@ def _modes(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
     if bad := _per_gpu(gpus, lambda gpu: "compute mode Prohibited" if gpu.get("compute_mode") == "Prohibited" else ""):
         return failed(host, "modes", bad, "compute mode Default", "set it with nvidia-smi -c 0, as root")
     if bad := _per_gpu(gpus, lambda gpu: "MIG is on" if gpu.get("mig") == "Enabled" else ""):
-        return warning(host, "modes", bad, "whole GPUs", "ranks get slices of a GPU; disable it with nvidia-smi -mig 0 as root")
+        return warning(
+            host,
+            "modes",
+            bad,
+            "whole GPUs",
+            "each rank gets only a slice of a GPU; disable MIG with nvidia-smi -mig 0, as root",
+        )
     if bad := _per_gpu(gpus, lambda gpu: f"in partitions ({gpu['partition']})" if is_partition(gpu) else ""):
-        hint = "ranks get parts of a GPU; amd-smi set --compute-partition SPX, as root, makes it one device"
+        hint = "each rank gets only a partition of a GPU; amd-smi set --compute-partition SPX, as root, makes it one device"
         return warning(host, "modes", bad, "whole GPUs (SPX)", hint)
     modes = {f"compute mode {gpu['compute_mode']}" for gpu in gpus if gpu.get("compute_mode")}
     modes |= {f"partition {gpu['partition']}" for gpu in gpus if gpu.get("partition")}
@@ -225,7 +231,7 @@ def _modes(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
 def _pcie(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
     def narrow(gpu: Mapping[str, Any]) -> str:
         width, maximum = number(gpu.get("pcie_width")), number(gpu.get("pcie_width_max"))
-        return f"{width:g} lanes of {maximum:g}" if 0 < width < maximum else ""
+        return f"{width:g} of {maximum:g} lanes" if 0 < width < maximum else ""
 
     if bad := _per_gpu(gpus, narrow):
         return warning(host, "pcie", bad, "all lanes", "reseat the card or its riser; compare LnkSta with LnkCap in lspci -vv")

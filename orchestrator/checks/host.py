@@ -77,12 +77,12 @@ def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None
     if "error" in versions:
         hint = f"install it for {host.vars.get('python', 'python3')}, or set vars.python of this host in the inventory"
         if len(host.python) > 1 and host.python[0].startswith(("/", "~")):
-            hint += "; a path with a space needs quotes of its own"
+            hint += "; put a path with a space in an extra pair of quotes"
         if str(versions["error"]).startswith("setup:"):
             hint = "correct setup: of the folder, or vars.setup of this host in the inventory"
         return failed(host.name, framework.name, str(versions["error"]), f"the probe of {framework.name} to run", hint)
     shown = ", ".join(f"{k} {v}" for k, v in versions.items() if v is not None)
-    return ok(host.name, framework.name, shown if facts.get("imported", True) else f"{shown}, not started")
+    return ok(host.name, framework.name, shown if facts.get("imported", True) else f"{shown}, installed but not imported")
 
 
 def _references(host: Host) -> Check | None:
@@ -90,8 +90,8 @@ def _references(host: Host) -> Check | None:
     names = [name for name, value in host.env.items() if REFERENCE.search(value) and not takes_references(name)]
     if not names:
         return None
-    hint = "only variables whose name ends in PATH refer to others; export this one in vars.setup if the node is to expand it"
-    return warning(host.name, "env", f"$ in {', '.join(names)} is passed on as it is written", "literal values", hint)
+    hint = "only variables whose names end in PATH are expanded on the node; export this one in vars.setup to have it expanded"
+    return warning(host.name, "env", f"$ in {', '.join(names)} is passed as written, not expanded", "literal values", hint)
 
 
 def _misspelt(host: Host) -> Check | None:
@@ -200,7 +200,7 @@ def _data(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if not isinstance(look, Mapping):
         return ok(host.name, "data", path)
     if "error" in look:
-        hint = "see what holds up this disk; whether all nodes have the same data is not known"
+        hint = "find out why this disk is slow; whether all nodes have the same data is not known"
         return warning(host.name, "data", str(look["error"])[:200], "a data set that can be listed and read", hint)
     names = f"{look['names']} names" if look["whole"] else f"the first {look['names']} names"
     return ok(host.name, "data", f"{path} {look['digest'][:12]}: {names}, {look['sizes']} sizes, {look['bytes']} bytes")
@@ -228,7 +228,7 @@ def _private(host: Host, path: str) -> str:
     for folder in str(host.vars.get("lab_private", "")).split():
         if path.startswith(f"{folder}/"):
             return (
-                f"{folder} is private to each node of a lab: move it to another folder, such as /opt or /srv, or start the lab "
-                "with orch lab up --share DIR"
+                f"{folder} is private to each node of a lab: move the files to another one, such as /opt or /srv, or start the "
+                "lab with orch lab up --share DIR"
             )
     return ""

@@ -154,9 +154,7 @@ def _slowest(interfaces: Mapping[str, _Interface]) -> float:
 def _of_network(network: str, interface: _Interface, routed: _Interface | None) -> str:
     text = f"all nodes have an address in {network}"
     if routed and routed.name != interface.name:
-        return (
-            f"{text}, where {interface.speed} are more than the {routed.speed} of {routed.name}, the route to the other nodes"
-        )
+        return f"{text}, at {interface.speed}; {routed.name}, the route to the other nodes, has {routed.speed}"
     return text
 
 

@@ -54,7 +54,7 @@ def load_checks(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     for host, (used, count) in busy_with_others(loads).items():
         if used >= WORTH * count:
             usage = f"other processes use {used:.1f} of {count} processors"
-            hint = "see top on the node; a number measured while other work runs means little"
+            hint = "see top on the node; other work distorts what is measured"
             checks.append(warning(host, "load", usage, "idle processors", hint))
         else:
             checks.append(ok(host, "load", f"{count} processors, less than a tenth in use"))

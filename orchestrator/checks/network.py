@@ -81,18 +81,18 @@ def _hostname(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if "route" not in facts or addresses is None:
         return None
     if not addresses:
-        hint = "add it to /etc/hosts on the node; Gloo and others resolve their own name to find the address that they announce"
+        hint = "add it to /etc/hosts on the node; Gloo and others resolve it to find the address that they announce"
         return warning(
-            host.name, "hostname", "its own name does not resolve on the node", "an address that other nodes can reach", hint
+            host.name, "hostname", "its hostname does not resolve on the node", "an address that other nodes can reach", hint
         )
     if all(ip_address(address).is_loopback for address in addresses):
         if (facts["route"] or {}).get("local"):
             return None  # all nodes are this machine
-        hint = "give it the machine's own address in /etc/hosts; Gloo and others announce the address of their own name to all"
+        hint = "give it the machine's own address in /etc/hosts; Gloo and others announce that address to all ranks"
         return warning(
             host.name,
             "hostname",
-            f"its own name resolves to {', '.join(addresses)}",
+            f"its hostname resolves to {', '.join(addresses)}",
             "an address that other nodes can reach",
             hint,
         )

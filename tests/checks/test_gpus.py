@@ -26,16 +26,21 @@ from tests.support.node_facts import DATA, HOST, healthy, judged, verdict_of
         ("cuda", "v100-dgx1-418.xml", "warning", "the driver's CUDA is 10.1, the framework's 12.4"),
         ("ecc", "h100-hgx-550.xml", "warning", "GPU 1: 3 uncorrected errors since the driver was loaded"),
         ("ecc", "v100-dgx1-418.xml", "warning",
-         "GPU 1: 1 uncorrected errors since the driver was loaded, page retirement pending"),
+         "GPU 1: 1 uncorrected error since the driver was loaded, page retirement pending"),
         ("ecc", "a100-dgx-525.xml", "warning", "GPU 1: row remapping pending"),
         ("clocks", "h100-hgx-550.xml", "ok", "up to 1980 MHz, 700 W"),
-        ("clocks", "v100-dgx1-418.xml", "warning", "GPU 1: power limited to 250 W of 300 W, clock set to 1215 MHz of 1290 MHz"),
+        (
+            "clocks",
+            "v100-dgx1-418.xml",
+            "warning",
+            "GPU 1: power limited to 250 W, default 300 W, clock set to 1215 MHz, default 1290 MHz",
+        ),
         ("clocks", "a100-dgx-525.xml", "warning",
          "GPU 2: clocks lowered by the hardware, by half or more and temperature, by half or more"),
         ("modes", "h100-hgx-550.xml", "ok", "compute mode Default, persistence enabled"),
         ("modes", "a100-dgx-525.xml", "warning", "GPU 1: MIG is on"),
         ("pcie", "h100-hgx-550.xml", "ok", "generation 5 x16"),
-        ("pcie", "a100-dgx-525.xml", "warning", "GPU 2: 8 lanes of 16"),
+        ("pcie", "a100-dgx-525.xml", "warning", "GPU 2: 8 of 16 lanes"),
         ("fabric", "h100-hgx-550.xml", "ok", "NVSwitch fabric complete"),
     ],
 )  # fmt: skip
@@ -47,7 +52,7 @@ def test_a_fabric_that_is_not_complete_and_memory_past_repair_refuse_a_run() -> 
     facts = healthy("h100-no-fabric-580.xml")
     host = replace(HOST, gpus=1)
     assert verdict_of("fabric", facts, host) == ("failed", "GPU 0: In Progress")
-    assert verdict_of("ecc", facts, host) == ("failed", "GPU 0: rows of memory could not be remapped")
+    assert verdict_of("ecc", facts, host) == ("failed", "GPU 0: a memory row could not be remapped")
     error = unfit(judge(host, facts, None, None))[0]
     assert isinstance(error, RunError) and (error.host, error.kind) == ("gpu01", "node_unfit")
 

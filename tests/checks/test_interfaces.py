@@ -44,8 +44,8 @@ def test_the_route_to_the_other_nodes_decides_where_no_other_network_is_known_to
 
 def test_a_faster_network_of_all_nodes_is_taken_and_the_reason_has_both_speeds() -> None:
     facts = seen("eth0 10.11.0", "ib0 10.12.0", "eth1 10.13.0", mbit={"eth0": 1000, "eth1": 25_000, "ib0": 200_000})
-    speeds = "200 Gb/s are more than the 1 Gb/s of eth0, the route to the other nodes"
-    why = f"all nodes have an address in 10.12.0.0/24, where {speeds}"
+    speeds = "at 200 Gb/s; eth0, the route to the other nodes, has 1 Gb/s"
+    why = f"all nodes have an address in 10.12.0.0/24, {speeds}"
     assert chosen(facts) == {host.name: ("ib0", why) for host in HOSTS}
     facts["n3"]["networks"][1]["speed_mbit"] = 10_000  # as fast as its slowest node
     assert {name for name, _ in chosen(facts).values()} == {"eth1"}

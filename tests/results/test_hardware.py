@@ -95,7 +95,7 @@ def test_a_number_measured_on_ailing_gpus_says_so_once_with_the_nodes() -> None:
     row = summarize(cell("4n8g", [9.0] * 3, result={"facts": nodes})).rows[0]
     assert row.qualifications == (
         "before it ran on gpu[01-02]: GPU 1: 2 uncorrected errors since the driver was loaded",
-        "before it ran on gpu[01-02]: GPU 7: 8 lanes of 16",
+        "before it ran on gpu[01-02]: GPU 7: 8 of 16 lanes",
     )
     on_cpu = cell("4n8g", [9.0] * 3, device="cpu", result={"facts": nodes})
     assert not [text for text in summarize(on_cpu).rows[0].qualifications if text.startswith("before")]
