@@ -74,7 +74,7 @@ def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) ->
         with suppress(DataError):
             record = exit_record(run, host)
             for number in record.ended_by("SIGTERM") if record else ():
-                text = f"rank {number} was about to end by itself when it was stopped"
+                text = f"rank {number} was already failing when the run was stopped"
                 dying = RunError(text, kind="rank_failed", host=host, run_id=error.run_id, phase=error.phase)
                 death = _last_words(dying, run)
                 finding = diagnose(death.text)

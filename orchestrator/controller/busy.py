@@ -52,5 +52,5 @@ def _holders(stage: Stage, hosts: Sequence[str]) -> dict[str, str]:
 
 def _busy(host: str, holder: str, waited_s: float) -> RunError:
     limit = f" after {waited_s:g} s of waiting" if waited_s else ""
-    hint = "orch status shows it; --wait waits until the node is free; orch cancel ends runs of this user"
+    hint = "orch status shows that run; --wait waits until the node is free; orch cancel ends runs of this user"
     return RunError(f"another run holds this node{limit}: {holder}", kind="node_busy", host=host, phase="preflight", hint=hint)

@@ -153,7 +153,11 @@ class Campaign:
         broken = next(name for name, trace in traces.items() if trace.state in ("broken", "nothing"))
         if start:
             is_absent = traces[broken].state == "nothing"
-            cause += ", and this node no longer has the run" if is_absent else ", and the supervisor here left no exit record"
+            cause += (
+                ", and this node no longer has the run"
+                if is_absent
+                else ", and the supervisor on this node left no exit record"
+            )
         message = f"the {cause}; {'; '.join(rest) or 'the run was stopped on all nodes'}"
         error = RunError(message, kind="interrupted", host=broken, run_id=run.run_id, phase="go")
         return self._finish(rundir, plan, Outcome("interrupted", error, start))

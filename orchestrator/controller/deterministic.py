@@ -72,7 +72,7 @@ def deterministic_failure(
     alike = [other for other in made if other.spec and other.spec.is_run_of(run.spec)]
     endings = [_ending(other.error) for other in alike[-_REPEATED:] if other.error and not other.is_good]
     if len(endings) == _REPEATED and len(set(endings)) == 1 and not any(other.is_good for other in alike):
-        reason = f"the last {_REPEATED} of this configuration ended in the same way"
+        reason = f"the last {_REPEATED} runs of this configuration failed in the same way"
         return DeterministicFailure(run.run_id, run.spec.framework, run.spec, reason, is_crash)
     return None
 

@@ -156,7 +156,7 @@ class Launch:
             except TransportError as error:
                 if error.kind != "node_lost" or not node.transport.alive:
                     raise
-                message = f"expected its supervisor ready within {arm_s:g} s, it did not answer; nothing was started"
+                message = f"expected its supervisor to be ready within {arm_s:g} s, got no answer; nothing was started"
                 raise RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="arm") from error
 
         lines, errors = each(self.hosts, open_line)
@@ -224,7 +224,7 @@ class Launch:
             self.stage.journal(Event.STARTED, **start.as_dict())
             self.stage.observe(Started(list(start.hosts), start.skew_s))
         elif not interrupt.signal:
-            message = f"expected a start within {self._arm_s:g} s of the start signal, none was reported"
+            message = f"expected the launch script to start within {self._arm_s:g} s of the start signal, got no report of it"
             for name, peer in peers.items():
                 if peer.started is None and not peer.over:
                     peer.error = RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="go")

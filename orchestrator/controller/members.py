@@ -88,9 +88,9 @@ class Members:
             return False
         cells = [*record.cells, run.spec]
         if not may_move(cells, self.hosts, lost):
-            return self._not_replaced(lost, "runs are about these hosts by name")
+            return self._not_replaced(lost, "some runs require these hosts by name")
         if run.run_id not in (record.plan or {}):
-            return self._not_replaced(lost, "the run is traced, and counts in no table")
+            return self._not_replaced(lost, "it is an extra run with a trace, which no table includes")
         left = [host for host in self.hosts if host.name not in lost]
         reachable = [spare for spare in self.spares if spare.name in self.stage.cluster.nodes]
         looks = [
@@ -105,7 +105,7 @@ class Members:
             return self._not_replaced(lost, self._too_few(lost, fit))
         count = self.again(run, partial(is_on, hosts=self.hosts, names=lost))
         if count is None:
-            return self._not_replaced(lost, "--budget has no time left for the runs that would be made again")
+            return self._not_replaced(lost, "--budget leaves no time to repeat the runs of its configurations")
         when = "" if run.run_id in self.bench.record().superseded else "before "
         self._take(places, {name: f"{error.message} ({when}{run.run_id})" for name, error in lost.items()}, looks, count)
         return True
@@ -133,8 +133,8 @@ class Members:
 
     def _take(self, places: Mapping[str, Host], reasons: Mapping[str, str], looks: Sequence[Look], count: int) -> None:
         """Go on with other hosts, and record it."""
-        runs = "; 1 run of its configurations is made again" if count == 1 else ""
-        runs = f"; {count} runs of its configurations are made again" if count > 1 else runs
+        runs = "; 1 run of its configurations is repeated" if count == 1 else ""
+        runs = f"; {count} runs of its configurations are repeated" if count > 1 else runs
         for lost, spare in places.items():
             note = f"{spare.name} in place of {lost}: {reasons[lost]}{runs}"
             self.bench.change(partial(BenchRecord.with_spare, lost=lost, spare=spare.name, note=note))
@@ -153,7 +153,7 @@ class Members:
     def _too_few(self, lost: Mapping[str, OrchError], fit: Sequence[Host]) -> str:
         names = [spare.name for spare in fit]
         if len(fit) >= len(lost):
-            return f"{fold(names)} {'is' if len(fit) == 1 else 'are'} of another device, or too small for a configuration"
+            return f"{fold(names)} {'is' if len(fit) == 1 else 'are'} of another device type, or too small for a configuration"
         needed = "1 is needed" if len(lost) == 1 else f"{len(lost)} are needed"
         count = f"{len(fit)} {'is' if len(fit) == 1 else 'are'} fit ({fold(names)})" if fit else "none is"
         unfit = [f"{name} is not: {why}" for name, why in self._against.items() if name not in names]
@@ -161,7 +161,7 @@ class Members:
 
     def _not_replaced(self, lost: Mapping[str, OrchError], why: str) -> bool:
         """Say why no spare takes the place of a host."""
-        resume = f"to go on when that has changed: orch resume {shlex.quote(self.bench.path.name)}"
+        resume = f"to continue once that has changed: orch resume {shlex.quote(self.bench.path.name)}"
         text = f"no spare takes the place of {fold(lost)}: {why}; {resume}"
         self.stage.observe(Decided([text]))
         for error in lost.values():

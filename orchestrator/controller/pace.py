@@ -141,7 +141,7 @@ class Pace:
             return ""
         runs = f"{count} further runs were" if count > 1 else "1 further run was"
         resume = "orch resume --retry-failed" if failure.is_crash else "orch resume"
-        again = f"after the repair: {resume} {shlex.quote(self.bench.path.name)}; --keep-going makes them all the same"
+        again = f"after the repair: {resume} {shlex.quote(self.bench.path.name)}; --keep-going runs them anyway"
         return f"{runs} not started: {failure.reason}; {again}"
 
     def _results(self) -> list[RunResult]:

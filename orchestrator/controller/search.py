@@ -144,9 +144,9 @@ class Search(Rounds):
         self._show(notes)
 
     def _refuse(self, times: Times, steps: int) -> None:
-        message = f"a run takes {times.run_s(steps):.0f} s, so the budget does not suffice to try and confirm a candidate"
+        message = f"a run takes {times.run_s(steps):.0f} s, so the budget is too small to try and confirm a candidate"
         needed_s = self.tally.used_s() + least_s(times, steps)
-        hint = f"use --budget {math.ceil(1.2 * needed_s / 60)}m or more, or fewer --steps, to a new orch tune"
+        hint = f"start a new orch tune with --budget {math.ceil(1.2 * needed_s / 60)}m or more, or fewer --steps"
         self.errors.append(RunError(message, kind="budget_over", hint=hint))
         self._end(TOO_SHORT)
 
@@ -170,7 +170,7 @@ def _why(state: State) -> str:
     order = ranked(state.rungs[-1].speeds)
     if not any(map(any, order)):
         return "no candidate of the last round had a good run"
-    return "no time was left to confirm the best candidate" if any(order[0]) else "the default came out first"
+    return "no time was left to confirm the best candidate" if any(order[0]) else "the default was the fastest"
 
 
 def _step_s(run: RunResult) -> float:

@@ -147,7 +147,7 @@ def end_words(schedule: Schedule, reason: str, width: Width | None, blocks: int)
         shown = f"the widest is ±{width.share:.2%}, {width.of}"
     else:
         shown = "some cells have too few good repeats for an interval"
-    shown += "; those of other metrics do not count" if width is not None and width.has_others else ""
+    shown += "; intervals of other metrics are not considered" if width is not None and width.has_others else ""
     return {
         "narrow": f"repeats were added until every 95 % interval was within {schedule.aim}: {blocks}; {shown}",
         "most": f"after {blocks} repeats, the maximum, not every 95 % interval is within {schedule.aim}; {shown}",

@@ -91,7 +91,7 @@ class Watch:
                 raise Interrupted(self.stage.interrupt.signal, "interrupted before the start; nothing was started", phase=phase)
             if time.monotonic() > deadline:
                 late = [name for name, peer in self.peers.items() if not ready(peer)]
-                message = f"expected every node ready within {limit_s:g} s, this one was not; nothing was started"
+                message = f"expected this node to be ready within {limit_s:g} s, it was not; nothing was started"
                 raise Faults([RunError(message, kind="start_timeout", host=name, phase=phase) for name in late])
 
     def synchronise(self) -> None:
@@ -130,7 +130,7 @@ class Watch:
             self._take_turn()
             before, turn = turn, time.monotonic()
             if turn > deadline:
-                self.stop(f"run_timeout: not over {_UNSTOPPED_S:g} s after the time limit, which the nodes enforce")
+                self.stop(f"run_timeout: still running {_UNSTOPPED_S:g} s after the time limit, which the nodes enforce")
             # For the rest of a longer turn the controller itself was stopped or delayed, which must not count as silence.
             listened_s = min(turn - before, _LISTENED_S)
             for name, peer in self.peers.items():
@@ -219,7 +219,11 @@ class Watch:
             # Hashing long logs takes its time; a node that falls silent meanwhile is lost as any other.
             if not peer.over and not peer.closing:
                 peer.error = TransportError(
-                    "did not end in time after the stop", kind="node_lost", host=name, run_id=self.plan.run_id, phase="stop"
+                    "the run did not end in time after the stop",
+                    kind="node_lost",
+                    host=name,
+                    run_id=self.plan.run_id,
+                    phase="stop",
                 )
 
     def _beat(self, *, tail: bool) -> None:

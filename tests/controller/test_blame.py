@@ -46,7 +46,7 @@ def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_c
     said = {"node1": (0, COMPLAINT, None, 1), "node2": (1, MEMORY, "SIGTERM", None), "node3": (2, COMPLAINT, "SIGTERM", None)}
     error = with_cause(failed(run, said), (), run, dict.fromkeys(said, {}))
     assert error is not None and (error.host, error.run_id, error.kind) == ("node2", "r1", "rank_failed")
-    assert error.message == "rank 1 was about to end by itself when it was stopped"
+    assert error.message == "rank 1 was already failing when the run was stopped"
     assert error.hint is not None and error.hint.startswith("the GPU had no memory left;")
     assert error.cause == error.hint.splitlines()[0] and recorded_error(error.as_dict(), "r1").cause == error.cause
 

@@ -280,7 +280,7 @@ def test_a_run_that_was_started_on_some_nodes_only_is_stopped(rig: FakeBench) ->
 
 @pytest.mark.parametrize(
     ("gone", "words"),
-    [(True, "this node no longer has the run"), (False, "the supervisor here left no exit record")],
+    [(True, "this node no longer has the run"), (False, "the supervisor on this node left no exit record")],
 )
 def test_a_run_that_was_lost_in_its_course_is_not_said_to_have_been_starting(rig: FakeBench, gone: bool, words: str) -> None:
     campaign = left_in_the_middle(rig, started=("a", "b"))

@@ -67,7 +67,7 @@ def test_a_log_without_a_line_ends_a_bench_after_its_first_run(tmp_path: Path) -
     assert "log.patterns[0] comes nearest: line 2 matches up to 'orch st', then 'op=1" in error.message
     assert error.hint.splitlines()[1:] == [
         "2 further runs were not started: their logs would give no number either; after the repair: orch resume bench-1; "
-        "--keep-going makes them all the same"
+        "--keep-going runs them anyway"
     ]
     (decided,) = [entry.fields for entry in rig.bench.events() if entry.event == Event.DECIDED]
     assert (decided["reason"], decided["runs"]) == ("deterministic failure", [run.run_id for run in rig.plan.planned()[1:]])
@@ -112,7 +112,7 @@ def test_a_configuration_that_crashes_twice_alike_is_not_repeated_and_the_others
 
     assert made == [run.run_id for run in expected]
     assert [(error.exit_code, error.kind) for error in errors] == [(1, "rank_failed")] * 2
-    assert "1 further run was not started: the last 2 of this configuration ended in the same way" in errors[1].hint
+    assert "1 further run was not started: the last 2 runs of this configuration failed in the same way" in errors[1].hint
     assert "started" not in errors[0].hint
 
 

@@ -65,7 +65,7 @@ def test_a_node_that_dies_in_mid_bench_is_replaced_and_its_cell_is_measured_agai
     assert record.replaced == {"b": "c"} and record.spares == ("c",)
     (note,) = record.notes
     assert note.startswith("c in place of b: no sign of life for 0.4 s") and note.endswith(
-        "; 2 runs of its configurations are made again"
+        "; 2 runs of its configurations are repeated"
     )
     (event,) = [entry for entry in rig.bench.events() if entry.event == Event.REPLACED]
     assert (event.fields["host"], event.fields["by"]) == ("b", "c")
@@ -145,7 +145,7 @@ def test_of_two_nodes_that_die_in_one_run_both_are_replaced_or_none(tmp_path: Pa
         assert rig.bench.record().replaced == {"a": "c", "b": "d"} and len(rig.bench.record().notes) == 2
         return
     assert len(ended) == 1 and ended[0][:2] == (3, "node_lost") and rig.bench.record().replaced == {}
-    why = "no spare takes the place of a,b: 2 are needed, 1 is fit (c); to go on when that has changed: orch resume bench-1"
+    why = "no spare takes the place of a,b: 2 are needed, 1 is fit (c); to continue once that has changed: orch resume bench-1"
     assert any(isinstance(shown, Decided) and shown.notes == [why] for shown in rig.shown)
     assert rig.bench.events()[-1].fields["errors"][0]["hint"].endswith(why)
 
@@ -234,7 +234,7 @@ def test_a_host_that_was_lost_before_the_bench_is_resumed_is_replaced_as_in_its_
     assert resumed(rig) == []
     assert hosts_of(rig) == {"2n1g r1-a2": ["a", "c"], "2n1g r2-a2": ["a", "c"], "2n1g r3": ["a", "c"]}
     (note,) = rig.bench.record().notes
-    assert re.fullmatch("c in place of b: connection refused .before .*-r[12](-a2)?.; 1 run of .* made again", note)
+    assert re.fullmatch("c in place of b: connection refused .before .*-r[12](-a2)?.; 1 run of .* is repeated", note)
     (event,) = [entry for entry in rig.bench.events() if entry.event == Event.REPLACED]
     assert (event.fields["host"], event.fields["by"]) == ("b", "c") and len(read_bench(rig.bench)) == 3
 

@@ -127,7 +127,10 @@ def test_what_ends_says_that_the_intervals_of_other_metrics_do_not_count() -> No
     declared = (Metric("rate", "GB/s", primary=True), Metric("latency", "us", "lower"))
     steady = [{"rate": 5.0 + n / 10000, "latency": 1.0 + n} for n in range(3)]
     schedule = Schedule(3, until_ci=0.01)
-    for metrics, ending in ((declared, "rate of 1n1g; those of other metrics do not count"), (declared[:1], "rate of 1n1g")):
+    for metrics, ending in (
+        (declared, "rate of 1n1g; intervals of other metrics are not considered"),
+        (declared[:1], "rate of 1n1g"),
+    ):
         width = widest(measured("1n1g", metrics, *steady))
         assert stopping.end_words(schedule, "narrow", width, 3).endswith(ending)
 

@@ -72,7 +72,7 @@ def test_a_spare_takes_the_place_of_a_node_that_dies_in_mid_bench_and_all_repeat
     record = json.loads((controller.bench / "bench.json").read_text())
     assert record["replaced"] == {"node2": "node4"}
     (note,) = record["notes"]
-    assert note.startswith("node4 in place of node2: ") and note.endswith("; 2 runs of its configurations are made again")
+    assert note.startswith("node4 in place of node2: ") and note.endswith("; 2 runs of its configurations are repeated")
     assert note in " ".join(done.out.split()), done.out
     manifests = {run: json.loads((controller.bench / run / "manifest.json").read_text()) for run in record["runs"]}
     hosts = [[slot["host"] for slot in manifest["placement"]["slots"]] for manifest in manifests.values()]
