@@ -94,7 +94,7 @@ def accept(
         show(plan, len(selection.hosts), as_json)
         if not plan.stages:
             where = "--budget" if budget else suite
-            raise ConfigError("expected a stage that is possible and fits, there is none", where=where)
+            raise ConfigError("expected at least one stage that can run and fits the budget, found none", where=where)
         return
     limits = limits_of(wait, wait_limit, lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall)
     finish(begun(plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new, sign=sign), sign, as_json)
@@ -254,10 +254,12 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     selection = select(record.inventory)
     known = {host.name: host for host in selection.hosts}
     if gone := [name for name in record.hosts if name not in known]:
-        raise ConfigError(f"expected the hosts of the acceptance, {', '.join(gone)} are gone", where=record.inventory)
+        raise ConfigError(
+            f"expected all hosts of the acceptance, {', '.join(gone)} are no longer in the inventory", where=record.inventory
+        )
     if moved := [name for name, address in record.hosts.items() if known[name].address != address]:
-        message = f"expected the machines of the acceptance, {', '.join(moved)} has another address now"
-        raise ConfigError(message, where=record.inventory, hint="orch accept measures the machines that are there now")
+        message = f"expected the machines of the acceptance, the address of {', '.join(moved)} has changed"
+        raise ConfigError(message, where=record.inventory, hint="correct the address, or start a new orch accept")
     selection = replace(selection, hosts=tuple(known[name] for name in record.hosts))
     document = yamlfile.loads(record.document, f"{folder.path.name}: suite")
     suite = suite_of(document, record.suite, record.device)

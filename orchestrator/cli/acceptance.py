@@ -123,7 +123,7 @@ class Acceptance:
         """Make stages that were left out, in order, as far as the others took less of the budget than was estimated."""
         for stage in self.suite.stages:
             if stage.name in self.folder.record().left_out and not self._why_not(stage, late=1.0):
-                _say(f"stage {stage.name} fits now: {stage.title}")
+                _say(f"stage {stage.name} fits the budget after all: {stage.title}")
                 self.folder.change(partial(_with_stage, name=stage.name))
                 self._make(stage, "")
 
@@ -163,13 +163,13 @@ class Acceptance:
             estimate_s = stage.estimate_s(len(plan.planned()), len(self.hosts()))
         spent_s = time.monotonic() - self.began_s
         if record.budget_s is not None and spent_s + estimate_s > late * record.budget_s:
-            return f"takes about {shortest(round(estimate_s))}, the budget is spent"
+            return f"takes about {shortest(round(estimate_s))}, too little of the budget is left"
         return ""
 
     def _leave_out(self, reasons: Mapping[str, str], over: str = "") -> None:
         """Leave hosts out of what follows; a stage whose evidence would be overwritten is ``over`` in the same moment."""
         for host, reason in reasons.items():
-            _say(f"{host} is left out of what follows: {reason}")
+            _say(f"{host} is left out of the remaining stages: {reason}")
         is_over = {over: ""} if over else {}
         self.folder.change(lambda now: replace(now, out={**now.out, **reasons}, over={**now.over, **is_over}))
 

@@ -108,13 +108,14 @@ def bisect(
     both = sides(benches, pair, Today(folder, selection.inventory, tuple(machines)))
     if as_json or not dry_run:
         typer.echo(
-            one_line(f"bisect: {name}: {len(both.record.differences)} differences that a run can have either way"), err=True
+            one_line(f"bisect: {name}: {len(both.record.differences)} differences that a run can take from A or from B"),
+            err=True,
         )
         for line in differences(both.record):
             typer.echo(f"  {line}", err=True)
     if not both.record.differences:
         raise ConfigError(
-            "expected a difference between A and B that a run can have either way, there is none",
+            "expected a difference that a run can take from A or from B, found none",
             where=f"{both.record.before.bench}, {both.record.after.bench}",
             hint="orch compare shows everything that is known to differ, and how far the numbers do",
         )
@@ -146,7 +147,9 @@ def _pair(benches: tuple[BenchDir, BenchDir], by: Sequence[str], case: str, metr
     if not pairs:
         only = ["; ".join(unmatched(cells, ())) or "none" for cells in matched.cells]
         hint = "--by FIELD=X,Y takes configurations with X from A and with Y from B; it can be repeated"
-        raise ConfigError(f"expected configurations that correspond, A has {only[0]}, B has {only[1]}", where=where, hint=hint)
+        raise ConfigError(
+            f"expected configurations of A and B that correspond, A has {only[0]}, B has {only[1]}", where=where, hint=hint
+        )
     names = [f"{pair.case} {pair.metric}" if metric else pair.case for pair in pairs]
     usable = [
         place for place, pair in enumerate(pairs) if pair.ratio and all(cell.is_positive for cell in matched.pairs[place])
@@ -155,10 +158,10 @@ def _pair(benches: tuple[BenchDir, BenchDir], by: Sequence[str], case: str, metr
         usable = [place for place in usable if case in (names[place], pairs[place].case)]
     if not usable:
         hint = f"they have {'; '.join(names)}"
-        raise ConfigError("expected a configuration with numbers in A and in B, there is none", where=case or where, hint=hint)
+        raise ConfigError("expected a configuration with numbers in A and in B, found none", where=case or where, hint=hint)
     chosen = max(usable, key=lambda place: abs(log(pairs[place].ratio or 1.0)))
     if len(usable) > 1:
-        text = f"bisect: {names[chosen]}, of {len(usable)} configurations the one that changed most; --case chooses another"
+        text = f"bisect: {names[chosen]}, which changed most of {len(usable)} configurations; --case chooses another"
         typer.echo(text, err=True)
     return matched.pairs[chosen], names[chosen]
 
@@ -192,5 +195,5 @@ def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bo
     if len(both.record.differences) > 1:
         alone = "; ".join(setting(difference) for difference in both.record.differences)
         typer.echo(one_line(f"first A and B again, then, if they still differ, A with one at a time: {alone}"))
-        typer.echo("which sets of them follow depends on the results")
+        typer.echo("the results decide which sets of differences follow")
     show_plan(plan, selection, as_json=False)

@@ -87,7 +87,7 @@ def collect(
     running = [collected for _, collected in report if not collected.complete]
     if running:
         raise DataError(
-            f"{len(running)} records are not complete yet",
+            f"{len(running)} records of runs are not complete yet",
             kind="result_invalid",
             where=str(directory.path),
             hint="a run that is still running, or whose controller died before its start, has no exit record. see orch status",
@@ -113,7 +113,7 @@ def _lost(run_id: str, collected: Collected) -> OrchError:
     from orchestrator.errors import RunError
 
     message = f"run {run_id} was started here, and its files are {collected.note}: its logs cannot be collected"
-    hint = "was the node reinstalled, or its work directory removed? orch resume repeats a run that has no end"
+    hint = "was the node reinstalled, or its work directory removed? orch resume repeats a run without an exit record"
     return RunError(message, kind="evidence_lost", host=collected.host, run_id=run_id, hint=hint)
 
 
@@ -122,8 +122,8 @@ def _drop(cluster: Cluster, run_id: str, host: str) -> None:
     from orchestrator.errors import RunError
 
     if not cluster.nodes[host].ask("drop", run=run_id, finished=True, timeout_s=20)["dropped"]:
-        message = f"run {run_id} is kept: its supervisor or other processes of it have not ended"
-        hint = "orch cancel ends them, or says what is left"
+        message = f"run {run_id} is kept: its supervisor or other processes of the run have not ended"
+        hint = "orch cancel ends them, or names what is left"
         raise RunError(message, kind="not_verified", host=host, run_id=run_id, hint=hint)
 
 

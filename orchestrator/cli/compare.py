@@ -85,7 +85,7 @@ def gate(
     reference, measured = find_bench(baseline), find_bench(bench)
     comparison, damaged = compared(reference, measured, allowed, metric=metric)
     if reference.path.resolve() == measured.path.resolve():
-        raise ConfigError("expected another bench, got the one that is judged", where=f"--baseline {baseline}")
+        raise ConfigError("expected a bench other than the one under test", where=f"--baseline {baseline}")
     _show(comparison, as_json)
     _refuse([*_regressions(comparison), *damaged, *_undecided(comparison)])
     for pair in comparison.pairs:
@@ -128,11 +128,13 @@ def nothing_compared(comparison: Comparison, by: Sequence[str]) -> list[OrchErro
         return []
     where = " ".join(f"--by {text}" for text in by) or f"{comparison.before}, {comparison.after}"
     if any(text.partition("=")[0] in ("nodes", "gpus") for text in by):
-        message = "expected a field other than the size, configurations are compared with those of as many nodes and GPUs"
+        message = "expected a field other than nodes and gpus, because only configurations of the same size are compared"
         return [ConfigError(message, where=where, hint="orch summarize shows speedup and efficiency over sizes")]
     sides = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
     got = "; ".join(f"{name} has {', '.join(cases) or 'none'}" for name, cases in sides)
-    hint = "what differs must differ for all of them, and in no other way for some: --by FIELD=X,Y chooses by a field"
+    hint = (
+        "configurations correspond if A and B differ in the same settings for all of them; --by FIELD=X,Y pairs them by a field"
+    )
     return [ConfigError(f"expected configurations that correspond, {got}", where=where, hint=hint)]
 
 

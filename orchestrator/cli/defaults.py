@@ -99,14 +99,14 @@ def _with_limit(args: list[str]) -> list[str]:
 def _refuse_empty(key: str) -> NoReturn:
     from orchestrator.errors import ConfigError
 
-    hint = "is the variable in its place set? leave the option out for what is used without it"
+    hint = "is the shell variable that should supply it set? omit the option to use its default"
     raise ConfigError("expected a value, got an empty text", where=f"--{key.replace('_', '-')}", hint=hint)
 
 
 def _refuse_again(key: str) -> NoReturn:
     from orchestrator.errors import ConfigError
 
-    hint = "" if key == "file" else "several machines are one word, with commas"
+    hint = "" if key == "file" else "write several machines as one word, separated by commas"
     raise ConfigError("expected the option once, got it again", where=f"--{key}", hint=hint)
 
 

@@ -25,7 +25,7 @@ def _interfaces_said(plan: Bench, selection: Selection) -> list[str]:
     by_text: dict[str, list[str]] = {}
     for host in hosts:
         interface = facts.get(host.name, {}).get("interface") or {}
-        text = "is found by preflight, by route and speed; orch deploy remembers it for a dry run"
+        text = "preflight chooses it by route and speed; after orch deploy a dry run shows it"
         if "why" in interface:
             text = f"{interface['name']}: {interface['why']} (seen by the last deploy; preflight looks again)"
         by_text.setdefault(text, []).append(host.name)
@@ -41,7 +41,7 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
         typer.echo(f"plan: {words}")
     if plan.profile:
-        typer.echo(f"then runs that no table counts, with traces ({plan.profile}): {len(plan.profiled())}")
+        typer.echo(f"then extra runs with traces, which no table includes ({plan.profile}): {len(plan.profiled())}")
     for line in _interfaces_said(plan, selection):
         typer.echo(one_line(line))
     typer.echo(f"{len(of_runs)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")

@@ -114,7 +114,7 @@ def new(
     names = [declared.name for declared in metrics]
     if twice := [metric_name for metric_name in names if names.count(metric_name) > 1]:
         raise ConfigError(
-            f"expected each metric once, got {twice[0]} again", where="--metric", hint="name it for what it is of"
+            f"expected each metric once, got {twice[0]} again", where="--metric", hint="give each metric a name of its own"
         )
     folder = Project.here(os.environ).templates / name
     if folder.exists():

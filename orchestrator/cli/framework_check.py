@@ -172,12 +172,12 @@ def _notes(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> It
     if unread := unread_options(folder):
         yield f"no template reads options.{', options.'.join(unread)}: setting it changes nothing"
     if framework.measure.has_samples and not framework.log.rank:
-        yield "log.rank is not set: that every rank took part is not verified"
+        yield "log.rank is not set: it is not verified that every rank took part"
     if log is None:
         yield f"there is no {_SAMPLE} and no --log: the patterns were not tried"
         return
     if data_is_cut := log.lines == 0:
-        yield f"{log_path} has no ended line"
+        yield f"{log_path} has no complete line (with a line end)"
     steps = [sample.step for sample in log.parsed.samples]
     last = framework.defaults.get("steps")
     if not data_is_cut and framework.measure.has_samples and steps and isinstance(last, int) and max(steps) < last:

@@ -81,7 +81,7 @@ def _accepted(project: Project, job: JobWanted, bench_id: str, variables: Mappin
             hint = "no job was submitted; scontrol ping says whether slurmctld answers"
             raise RunError(error.message, kind=error.kind, where=error.where, hint=hint) from error
         message = f"expected a job that Slurm accepts: {error.message}"
-        raise ConfigError(message, where="--slurm", hint=f"it was asked for {' '.join(job.options)}") from error
+        raise ConfigError(message, where="--slurm", hint=f"the options of sbatch were {' '.join(job.options)}") from error
 
 
 def _wait(number: str) -> None:
@@ -95,17 +95,17 @@ def _wait(number: str) -> None:
             time.sleep(_LOOK_S[-1])
             continue
         if job is None:
-            raise RunError("it is not known to Slurm any more", kind="interrupted", where=f"Slurm's job {number}")
+            raise RunError("Slurm no longer knows it", kind="interrupted", where=f"Slurm's job {number}")
         if job.state == "RUNNING":
             return
         if job.state not in _WAITS:
             reason = f" ({job.reason})" if job.reason else ""
-            message = f"expected it to run, it is {job.state}{reason}"
+            message = f"expected state RUNNING, got {job.state}{reason}"
             raise RunError(message, kind="interrupted", where=f"Slurm's job {number}")
         expected = f", expected start {job.start}" if job.start else ""
         if job.reason in _CANNOT_START:
             expected += (
-                "; as it was asked for it cannot start on the partition as it is: Ctrl-C cancels it, sinfo shows the partition"
+                "; with these options it cannot start on the partition as it is: Ctrl-C cancels it, sinfo shows the partition"
             )
         line = f"slurm: job {number} is {job.state}{f' ({job.reason})' if job.reason else ''}{expected}"
         if line != shown:
@@ -175,7 +175,7 @@ def _cancel(number: str) -> None:
             )
         time.sleep(0.1)
     job = slurm.job(number)
-    typer.echo(f"slurm: job {number} is {job.state if job else 'not known any more'} and out of the queue", err=True)
+    typer.echo(f"slurm: job {number} is {job.state if job else 'no longer known'} and out of the queue", err=True)
 
 
 def _listed(number: str) -> str:

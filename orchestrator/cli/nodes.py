@@ -63,10 +63,12 @@ def nodes(
 
         before, known = change(project.nodes, changing)
         if gone := [name for name in changed if name not in known]:
-            typer.echo(one_line(f"{fold(gone)}: of no inventory, and forgotten"), err=True)
+            typer.echo(one_line(f"{fold(gone)}: in no inventory, so its state is forgotten"), err=True)
         elif new := [name for name in changed if is_by_name and name not in before]:
             hint = "ORCH_HOSTS=FILE names an inventory that has them"
-            typer.echo(one_line(f"{fold(new)}: of no inventory, so whatever host has this name is meant; {hint}"), err=True)
+            typer.echo(
+                one_line(f"{fold(new)}: in no inventory, so the state applies to any host of this name; {hint}"), err=True
+            )
     else:
         known = node_states(project.nodes)
     if as_json:

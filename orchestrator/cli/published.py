@@ -139,7 +139,7 @@ def _refuse_surprises(checked: Sequence[Checks]) -> None:
         unexpected = [f"{check.table.name}: {text}" for check in _every(checks) for text in (*check.undeclared, *check.unseen)]
         if unexpected:
             message = f"expected only the declared differences, found {'; '.join(unexpected)}"
-            hint = "correct the number, or write the difference as it stands here under known: of the table"
+            hint = "correct the number, or copy the difference as printed here to known: of the table"
             faults.append(DataError(message, kind="result_invalid", where=file.where, hint=hint))
     if faults:
         raise faults[0] if len(faults) == 1 else Faults(faults)

@@ -90,18 +90,18 @@ def serve(
         server = Server(port, secrets.token_urlsafe(24), pages, bugs)
     except OSError as error:
         raise ConfigError(
-            f"expected a port that is free: {error.strerror}", where=f"--port {port}", hint="0 takes any"
+            f"expected a free port: {error.strerror}", where=f"--port {port}", hint="--port 0 takes any free port"
         ) from error
     try:
         need("matplotlib", "charts of the pages")
     except ConfigError as error:
-        typer.echo(f"serve: live pages alone, and no site: {error}", err=True)
+        typer.echo(f"serve: only live pages, no site: {error}", err=True)
     if "ORCH_LAB" in os.environ:
-        outside = "outside, orch serve --no-nodes shows all but logs and samples of the run under way"
+        outside = "outside, orch serve --no-nodes shows everything except logs and samples of the run in progress"
         typer.echo(f"serve: in a lab of namespaces, only programs inside reach the address; {outside}", err=True)
     typer.echo(server.address + part)
     sys.stdout.flush()
-    typer.echo("serve: for this machine alone; the address is the key to it. Ctrl-C ends it", err=True)
+    typer.echo("serve: only for this machine, and only with the token in the address; Ctrl-C ends it", err=True)
     redirect = project.root / ".orch" / f"serve-{server.server_address[1]}.html"
     if open_:
         # The words of a browser's command line are in the list of processes, for all users.

@@ -187,7 +187,7 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
         say(archive, outcome, entry.measured, by)
         if difference:
             typer.echo(
-                f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed anew", err=True
+                f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed again", err=True
             )
     return {"id": archive.bench_id, "seal": archive.seal, "path": str(target)} | ({"signed_by": by} if by else {})
 
@@ -201,7 +201,9 @@ def _placed(folder: Path, target: Path, where: str) -> bool:
         if has_files_of(target, folder):
             return False
         hint = f"orch compare needs both: orch pull {where} {target.name} --output DIR"
-        raise ConfigError("expected no such bench or the same one, found one with other files", where=str(target), hint=hint)
+        raise ConfigError(
+            "expected no bench of this id here, or the same one; found one with other files", where=str(target), hint=hint
+        )
     folder.chmod(0o700)
     folder.rename(target)
     return True

@@ -121,7 +121,7 @@ def named_in(listing: Listing, name: str, where: str) -> Entry:
     if matches:
         seals = ", ".join(entry.seal[:12] for entry in matches)
         raise ConfigError(f"{len(matches)} archives are {name!r}", where=where, hint=f"name one by its seal: {seals}")
-    hint = f"orch pull {where} lists them; of a seal, {_LEAST_DIGITS} digits are enough"
+    hint = f"orch pull {where} lists them; the first {_LEAST_DIGITS} digits of a seal are enough"
     raise ConfigError(f"no archive {name!r}", where=where, hint=hint)
 
 
@@ -134,7 +134,7 @@ def signer_of(store: Store, seal: str, path: Path, signers: Path | None) -> str:
     if not signers:
         return ""
     if not signature.is_file():
-        hint = "who vouches for the archive adds one: orch push --sign KEY"
+        hint = "whoever vouches for the archive can add one: orch push --sign KEY"
         raise DataError("expected a signature, found none", kind="state_damaged", where=where, hint=hint)
     try:
         return signer(seal, signature, signers)

@@ -129,6 +129,6 @@ class _Checker:
         names = [framework.name for framework in frameworks]
         known = any(figure.metric == bar.metric and figure.framework in names for figure in self.references)
         if bar.peers is None and bar.earlier is None and not known:
-            hint = "a bar without peers and earlier is judged by figures of suites/references/"
-            message = f"expected peers, earlier or a reference figure of {bar.metric}, there is none"
+            hint = "a bar without peers: and earlier: is judged by the reference figures in suites/references/"
+            message = f"expected peers:, earlier: or a reference figure of {bar.metric}, found none"
             raise ConfigError(message, where=where, hint=hint)

@@ -53,7 +53,7 @@ def planned_suite(
     document = open_suite(name, own, where)
     devices = {host.device for host in selection.hosts}
     if len(devices) > 1:
-        hint = "accept those with GPUs and those without apart: -x"
+        hint = "accept hosts with GPUs and hosts without separately: exclude one kind with -x"
         raise ConfigError("expected hosts of one kind, got some with GPUs and some without", where="--hosts", hint=hint)
     suite = suite_of(document, Path(name).stem, devices.pop())
     references = tuple(open_references(own))

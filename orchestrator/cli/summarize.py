@@ -141,7 +141,10 @@ def _check_options(
     if opened and form not in ("table", "html"):
         raise ConfigError(f"expected table or html with --open, got {form}", where="--format")
     if (opened or form == "html") and (from_logs or rule):
-        raise ConfigError("the page shows a bench with its own window", where="--from-logs" if from_logs else "--rule")
+        raise ConfigError(
+            "the page always shows a bench with its own window: leave this option out, or print a table without --open",
+            where="--from-logs" if from_logs else "--rule",
+        )
     if bool(from_logs) != bool(framework):
         raise ConfigError("--from-logs and --framework go together", where="--from-logs" if framework else "--framework")
     if from_logs and bench:
@@ -171,7 +174,7 @@ def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) 
     if explain and form not in ("table", "html", "json"):
         raise ConfigError(f"expected table, html or json with --explain, got {form}", where="--format")
     if explain and (from_logs or rule):
-        raise ConfigError("it explains a bench with its own window", where="--explain")
+        raise ConfigError("it explains a bench with its own window only: leave out --rule and --from-logs", where="--explain")
 
 
 def _reread(bench: str, from_logs: Path | None, bases: Sequence[Path]) -> None:
@@ -190,7 +193,7 @@ def _reread(bench: str, from_logs: Path | None, bases: Sequence[Path]) -> None:
         words = reread(directory, folders)
     finally:
         ownership.release()
-    for text in words or ["the logs are read with these patterns already"]:
+    for text in words or ["the logs have already been read with these patterns"]:
         typer.echo(f"orch: {one_line(text)}", err=True)
 
 

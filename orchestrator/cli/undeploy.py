@@ -111,7 +111,7 @@ def _named(names: Sequence[str]) -> str:
     """Return the names of what remains; the marks that captures of facts leave are counted, as they go by themselves."""
     marks = [name for name in names if name.startswith(".capture-")]
     words = [name for name in names if name not in marks]
-    words += [f"{len(marks)} marks of checks, removed by a later one"] if marks else []
+    words += [f"{len(marks)} marks of checks, which a later check removes"] if marks else []
     return ", ".join(words)
 
 

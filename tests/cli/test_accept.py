@@ -78,7 +78,7 @@ def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(tmp_path: 
     ("words", "message"),
     [
         (("qick",), "no suite 'qick'"),
-        (("quick", "--budget", "1s"), "--budget: expected a stage that is possible and fits, there is none"),
+        (("quick", "--budget", "1s"), "--budget: expected at least one stage that can run and fits the budget, found none"),
         (("quick", "--budget", "soon"), "expected a time such as"),
         (("missing.yaml",), "expected a file, found none"),
         (("quick", "--sign", "missing"), "--sign missing: expected a key of ssh, found none"),
@@ -230,7 +230,7 @@ def test_one_process_at_a_time_goes_on_with_an_acceptance(tmp_path: Path, monkey
             assert refused.exception.kind == "run_in_use" and "acceptance" in refused.exception.message
     (tmp_path / "cluster.yaml").write_text(f"schema: 1\nhosts:\n{lines}".replace(hosts[1].address, "10.9.9.9"))
     moved = CliRunner().invoke(program(), ["resume", "a1-small"])
-    assert isinstance(moved.exception, ConfigError) and "node2 has another address now" in str(moved.exception)
+    assert isinstance(moved.exception, ConfigError) and "the address of node2 has changed" in str(moved.exception)
 
 
 def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_remove_it(

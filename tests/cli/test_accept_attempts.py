@@ -224,7 +224,7 @@ CHECKS = SUITE.replace("    needs: [checks]\n", "").replace("run: 30s", "run: 30
     [
         (True, 0.0, ""),
         (True, 71.0, ""),
-        (True, 77.0, "takes about 34s, the budget is spent"),
+        (True, 77.0, "takes about 34s, too little of the budget is left"),
         (False, 65.0, ""),
         (False, 67.0, None),
     ],

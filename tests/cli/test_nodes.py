@@ -71,7 +71,7 @@ def test_a_mistyped_host_is_forgotten(project: Project) -> None:
     orch("nodes", "nosuch", "--out")
     assert set(node_states(project.nodes)) == {"node2", "nosuch"}
     done = orch("nodes", "nosuch", "--good")
-    assert done.exit_code == 0 and "nosuch: of no inventory, and forgotten" in done.output
+    assert done.exit_code == 0 and "nosuch: in no inventory, so its state is forgotten" in done.output
     assert set(node_states(project.nodes)) == {"node2"}
 
 
@@ -81,12 +81,12 @@ def test_a_node_that_is_taken_out_by_its_name_alone_stays_out_in_an_inventory_wi
     monkeypatch.delenv("ORCH_HOSTS")
     monkeypatch.chdir(project.root)
     done = orch("nodes", "node2", "--out", "--reason", "sent back")
-    assert done.exit_code == 0 and "node2: of no inventory, so whatever host has this name is meant" in done.output
+    assert done.exit_code == 0 and "node2: in no inventory, so the state applies to any host of this name" in done.output
     bench = (*BENCH, "--hosts", "cluster.yaml")
     assert "left out: node2 is out since" in orch(*bench).output
     remember(project, certificate_of(acceptance(project.runs, {}, nodes=3, name="a1")))
     assert node_states(project.nodes)["node2"].state == OUT and node_states(project.nodes)["node3"].address == "10.11.0.4"
     again = orch("nodes", "node3", "--out")
-    assert "of no inventory" not in again.output and node_states(project.nodes)["node3"].address == "10.11.0.4"
+    assert "in no inventory" not in again.output and node_states(project.nodes)["node3"].address == "10.11.0.4"
     orch("nodes", "node[2-3]", "--good")
     assert "left out: node" not in orch(*bench).output

@@ -91,7 +91,7 @@ def test_a_suite_without_faults_is_planned(project: Path) -> None:
         ("rate >= 1 seconds", "rate >= 1 secnds", f"{IN_CHOICES}.expect[0]: {NO_KEY} in 'rate >= 1 secnds=0.5', got 'secnds'"),
         ("metric: rate", "metric: ratee", f"{BAR}: {NO_METRIC} 'ratee'. {NEAREST}"),
         ("at: {seconds", "at: {secnds", f"{BAR}: {NO_KEY} in 'rate secnds=0.5', got 'secnds'"),
-        (", peers: 5%", "", f"{BAR}: expected peers, earlier or a reference figure of rate, there is none"),
+        (", peers: 5%", "", f"{BAR}: expected peers:, earlier: or a reference figure of rate, found none"),
     ],
 )  # fmt: skip
 def test_a_fault_is_refused_with_file_line_and_stage(project: Path, before: str, after: str, message: str) -> None:

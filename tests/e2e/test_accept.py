@@ -58,7 +58,7 @@ def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(pro
     faults.cpu(project.lab, "node2", 5.0)
     done = project.orch("accept", "small", "--budget", "310s", "--json", "--sign", str(key), timeout_s=200)
     faults.heal(project.lab)
-    assert done.code == 5 and "accept: stage again fits now" in done.err, done
+    assert done.code == 5 and "accept: stage again fits the budget after all" in done.err, done
     verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
     assert verdicts.pop("node2") == "fail" and "fail" not in verdicts.values(), done
     (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "peers"]
@@ -160,7 +160,7 @@ def test_a_node_that_a_failed_run_names_fails_if_the_stage_succeeds_without_it_a
     text = text.replace("  node3:\n", "  node3:\n    vars: {broken: true}\n")
     (project.project / "planted.yaml").write_text(text.replace("  node4:\n", f"  node4:\n    vars: {leaving}\n"))
     done = project.orch("accept", "small", "--hosts", "planted.yaml", "--json", timeout_s=200)
-    assert done.code == 5 and "node3 is left out of what follows" in done.err, done
+    assert done.code == 5 and "node3 is left out of the remaining stages" in done.err, done
     verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
     assert [verdicts.pop(name) for name in ("node3", "node4")] == ["fail", "fail"] and "fail" not in verdicts.values(), done
     (stage,) = [stage for stage in done.json["stages"] if stage["name"] == "hashing"]

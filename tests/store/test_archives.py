@@ -393,7 +393,7 @@ def test_four_digits_of_a_seal_are_enough_and_fewer_are_told(project: Path, team
     seal_of_a = archive_of(team, "a").stem
     assert "a: verified" in orch("pull", str(team), seal_of_a[:4], "-o", "out").stdout
     said = orch("pull", str(team), seal_of_a[:3])
-    assert str(said.exception).endswith(f"orch pull {team} lists them; of a seal, 4 digits are enough")
+    assert str(said.exception).endswith(f"orch pull {team} lists them; the first 4 digits of a seal are enough")
 
 
 def test_without_a_name_the_newest_bench_or_acceptance_is_sealed_and_none_without_runs(

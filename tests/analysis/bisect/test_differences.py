@@ -145,10 +145,10 @@ def test_what_cannot_be_bisected_is_refused_before_any_host_is_contacted(project
     made("b", 0.6)
     made("c", 0.6, options(compile=True))
     for words, code, text in (
-        (("a", "b"), 2, "expected a difference between A and B that a run can have either way, there is none"),
+        (("a", "b"), 2, "expected a difference that a run can take from A or from B, found none"),
         (("a",), 2, "B: expected a second bench, got none"),
         (("a", "--by", "dtype"), 2, "expected a field and two values"),
-        (("a", "c", "--case", "9n9g"), 2, "expected a configuration with numbers in A and in B, there is none"),
+        (("a", "c", "--case", "9n9g"), 2, "expected a configuration with numbers in A and in B, found none"),
         (("a", "c", "--metric", "all"), 2, "expected the name of one metric, got all"),
         (("a", "c", "--budget", "soon"), 2, "--budget: "),
     ):

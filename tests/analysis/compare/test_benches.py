@@ -201,7 +201,7 @@ def test_a_bench_is_no_baseline_of_itself(project: Project, made: Made) -> None:
     for name in ("a", "runs/a"):
         done = project.orch("gate", "--baseline", name, "a")
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == f"orch: --baseline {name}: expected another bench, got the one that is judged\n"
+        assert done.stderr == f"orch: --baseline {name}: expected a bench other than the one under test\n"
 
 
 def test_a_gate_judges_every_cell_of_the_bench_or_says_which_it_cannot(project: Project, made: Made) -> None:

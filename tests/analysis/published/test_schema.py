@@ -140,7 +140,7 @@ def test_the_command_says_where_a_difference_is_and_what_to_do(tmp_path: Path) -
     assert isinstance(done.exception, DataError)
     assert str(done.exception) == (
         f"{tmp_path}/paper.json: expected only the declared differences, found mlp_b256: 1n2g speedup 1.59, recomputed 1.9472. "
-        "correct the number, or write the difference as it stands here under known: of the table"
+        "correct the number, or copy the difference as printed here to known: of the table"
     )
     known = TABLES.replace("1.95", "1.59").replace(
         '"runs": 3,', '"runs": 3, "known": ["1n2g speedup 1.59, recomputed 1.9472"],'
