@@ -36,7 +36,7 @@ def names_of(job: Job) -> list[str]:
     where = f"Slurm's job {job.id}"
     if job.state != "RUNNING" or not job.nodes:
         reason = f" ({job.reason})" if job.reason else ""
-        raise ConfigError(f"expected a job that runs, got one that is {job.state}{reason}", where=where)
+        raise ConfigError(f"expected a running job, got one in state {job.state}{reason}", where=where)
     return expand(job.nodes)
 
 

@@ -48,9 +48,8 @@ def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
         tree.fault(source, f"expected a mapping of groups, got {shown_value(body, True)}")
     elif isinstance(body.get("plugin"), str):
         message = f"expected groups of hosts, got the settings of Ansible's inventory plugin {body['plugin'][:60]!r}"
-        hint = (
-            f"let Ansible ask it: ansible-inventory -i {shlex.quote(tree.source)} --list > hosts.json, and --hosts hosts.json"
-        )
+        listing = f"ansible-inventory -i {shlex.quote(tree.source)} --list > hosts.json"
+        hint = f"let Ansible query the plugin: {listing}; then pass --hosts hosts.json"
         raise ConfigError(message, where=where(("plugin",)), hint=hint)
     elif _is_dynamic(body):
         body = _unfolded(body)

@@ -44,7 +44,7 @@ def in_directory(folder: Path, source: str) -> Inventory:
     variables = variable_files(folder)
     paths = list(_inventories(folder, {folder.resolve()}))
     if not paths:
-        raise ConfigError("expected inventories of Ansible in the directory, there are none", where=source)
+        raise ConfigError("expected Ansible inventories in this directory, found none", where=source)
     programs = {path for path in paths if is_program(path)}
     texts = {path: yamlfile.read_text(path) for path in paths if path not in programs and path.stat().st_size}
     for path, text in texts.items():
@@ -200,7 +200,7 @@ def _asked(path: Path, *words: str) -> Any:
         raise ConfigError(f"cannot be started: {error.strerror}", where=where) from error
     if done.returncode:
         tail = done.stderr.decode("utf-8", "replace").strip()[-300:]
-        hint = "" if tail else "it printed no reason; run it by hand"
+        hint = "" if tail else "it printed no reason; run it by hand to find out"
         raise ConfigError(f"expected exit status 0, got {done.returncode}{tail and f': {tail}'}", where=where, hint=hint)
     return _json(done.stdout, where, "an inventory program prints JSON on standard output")
 

@@ -50,7 +50,7 @@ def chosen(text: str, where: str) -> dict[str, Any]:
     engine, colon, image = text.partition(":")
     if engine in ENGINES and IMAGE.fullmatch(image):
         return {"engine": engine, "image": image}
-    hint = f"ENGINE is one of {', '.join(ENGINES)}{nearest(engine, ENGINES)}; a container that runs is named in the inventory"
+    hint = f"ENGINE is one of {', '.join(ENGINES)}{nearest(engine, ENGINES)}; name a running container in the inventory instead"
     raise ConfigError(f"expected ENGINE:IMAGE or {NO_CONTAINER}, got {text!r}", where=where, hint=hint)
 
 
@@ -69,13 +69,13 @@ def check(values: Mapping[str, Any], where: str) -> None:
         hint = "put everything into the command itself"
         raise ConfigError(f"expected only python: beside wrap:, got {', '.join(others)}", where=where, hint=hint)
     if "name" in values and (others := [key for key in _OF_A_START if key in values]):
-        hint = "they are set where the container is started"
-        raise ConfigError(f"expected no {', '.join(others)} beside name:, got both", where=where, hint=hint)
+        hint = "set them where the container is started"
+        raise ConfigError(f"expected no {', '.join(others)} beside name:", where=where, hint=hint)
     if values.get("engine", OBJECTS[0]) not in OBJECTS and (others := [key for key in _OF_OBJECTS if key in values]):
-        hint = f"what runs in {values['engine']} has the user, network, limits and devices of the node"
+        hint = f"programs in {values['engine']} have the user, network, limits and devices of the node"
         raise ConfigError(f"expected engine: docker or podman for {', '.join(others)}", where=where, hint=hint)
     if "shm_gib" in values and values.get("ipc") != "private":
-        hint = "with ipc: host it has the /dev/shm of the node"
+        hint = "with ipc: host the container uses the node's /dev/shm"
         raise ConfigError("expected ipc: private beside shm_gib:", where=where, hint=hint)
 
 

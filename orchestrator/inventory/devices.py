@@ -82,7 +82,7 @@ def _with(host: Host, listed: Sequence[str] | None, without: Sequence[str]) -> H
         return host
     where = "--devices" if listed is not None else "--exclude"
     if host.gpus == 0:
-        raise ConfigError(f"expected hosts with GPUs, {host.name} is measured on its CPU", where=where)
+        raise ConfigError(f"expected hosts with GPUs, but {host.name} is measured on its CPU (gpus: 0)", where=where)
     present = _present(host)
     if present is None and listed is None:
         hint = "set gpus: in the inventory, or list the devices to use with --devices"

@@ -16,7 +16,7 @@ __all__ = [
     "takes_variable", "whole",
 ]  # fmt: skip
 
-WHOLE = "begin it with / or ~/; the programs that make, check and read a data set start in different folders"
+WHOLE = "begin it with / or ~/; programs that use the data set start in different folders"
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

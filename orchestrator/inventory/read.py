@@ -44,7 +44,7 @@ def _refuse_unhideable(inventory: Inventory) -> None:
             if not is_switch(value) and len(significant(value)) < LEAST:
                 hosts.setdefault(name, []).append(host.name)
     message = f"expected a secret of at least {LEAST} characters without white space, quotes, + and \\, got a shorter one"
-    hint = "it could not be hidden in logs. use a longer value, or another name if it is no secret"
+    hint = "it could not be hidden in logs reliably. use a longer value, or rename the variable if it is not secret"
     if hosts:
         places = [f"{inventory.source}: env.{name} of {fold(names)}" for name, names in hosts.items()]
         raise Faults([ConfigError(message, where=place, hint=hint) for place in places])

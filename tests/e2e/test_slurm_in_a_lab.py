@@ -78,7 +78,7 @@ def test_a_job_by_steps_and_by_ssh(controller: Controller) -> None:
     # Slurm goes on to list the job, as COMPLETING, until each node has told it that the processes are gone.
     judge.wait_for(lambda: not asked(controller.lab, "squeue", "-h"), 30, "the job is listed")
     refused = controller.orch("check", "--only", "reach", "--hosts", f"srun:{number}")
-    assert refused.code == 2 and f"Slurm's job {number}: expected a job that runs, got one that is CANCELLED" in refused.err
+    assert refused.code == 2 and f"Slurm's job {number}: expected a running job, got one in state CANCELLED" in refused.err
 
 
 def test_a_tune_has_one_job_for_its_whole_search(controller: Controller, tmp_path: Path) -> None:

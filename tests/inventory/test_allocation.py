@@ -58,7 +58,7 @@ def test_an_inventory_that_lists_some_hosts_of_the_job_is_refused_and_one_of_oth
 
 
 def test_a_job_that_waits_has_no_hosts() -> None:
-    with pytest.raises(ConfigError, match=r"expected a job that runs, got one that is PENDING \(Resources\)"):
+    with pytest.raises(ConfigError, match=r"expected a running job, got one in state PENDING \(Resources\)"):
         names_of(slurm.parse("JobId=7 JobState=PENDING Reason=Resources NodeList=(null)"))
 
 

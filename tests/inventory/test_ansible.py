@@ -71,7 +71,8 @@ def test_settings_of_an_inventory_plugin_are_named_as_such_with_what_ansible_mus
         (fault,) = faults_of(partial(open_inventory, source))
         assert fault == (
             f"{tmp_path}/cloud.yml:2: plugin: expected groups of hosts, got the settings of Ansible's inventory plugin "
-            f"'aws_ec2'. let Ansible ask it: ansible-inventory -i {source} --list > hosts.json, and --hosts hosts.json"
+            f"'aws_ec2'. let Ansible query the plugin: ansible-inventory -i {source} --list > hosts.json; "
+            "then pass --hosts hosts.json"
         )
 
 
@@ -185,7 +186,7 @@ def test_a_directory_without_inventories_is_refused(tmp_path: Path) -> None:
     (tmp_path / "group_vars").mkdir()
     (tmp_path / "notes.md").write_text("x\n")
     (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
-    assert fault == f"{tmp_path}: expected inventories of Ansible in the directory, there are none"
+    assert fault == f"{tmp_path}: expected Ansible inventories in this directory, found none"
 
 
 def test_a_directory_of_other_things_is_refused_before_a_program_in_it_is_started(
