@@ -179,7 +179,7 @@ def _parent(controller: str) -> tuple[Path, bool]:
                 return group, True
             if group == top:
                 break
-    raise ConfigError("the machine has no such hierarchy, or does not delegate it to this process")
+    raise ConfigError("this machine has no control group hierarchy for it, or does not delegate one to this process")
 
 
 def _delegated(group: Path) -> list[str]:

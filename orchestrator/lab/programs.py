@@ -109,7 +109,7 @@ def _namespaces_obstacle() -> str:
     try:
         run([find("unshare"), *flags, find("ip"), "link", "add", "orch0", "type", "bridge"])
     except RunError as error:
-        return f"root may not make namespaces or bridges on this machine: {error.message}"
+        return f"root is not allowed to create namespaces or bridges on this machine: {error.message}"
     return ""
 
 

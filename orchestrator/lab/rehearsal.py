@@ -187,7 +187,7 @@ def down(directory: Path) -> list[str]:
     others = Counter(ended[pid].name for pid in sorted(ended) if pid not in firsts | {holder})
     kept = remove(lab)
     names = [fold(nodes.values())] if nodes else []
-    stays = f"{lab.directory} stays, with files that are not the lab's: {', '.join(kept)}"
+    stays = f"{lab.directory} is kept, because it has files that do not belong to the lab: {', '.join(kept)}"
     return [*names, *(f"{count} x {name}" for name, count in others.items()), stays if kept else str(lab.directory)]
 
 

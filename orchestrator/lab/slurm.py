@@ -41,12 +41,14 @@ def require(kind: str, directory: Path) -> list[str]:
     need(_PROGRAMS, "orch lab up --slurm")
     if len(os.fsencode(_socket(directory))) > _LONGEST_SOCKET:
         hint = "choose a shorter one with --dir or ORCH_PROJECT"
-        raise ConfigError("expected a shorter path, because a socket below it gets one", where=str(directory), hint=hint)
+        raise ConfigError(
+            "expected a shorter path, because the path of a socket in it would be too long", where=str(directory), hint=hint
+        )
     if _tracks_by_group():
         return []
     return [
-        "no freezer of control groups v1 here: Slurm tracks processes by their parents (proctrack/linuxproc), and one that "
-        "leaves its parents outlives its step; not so on clusters with proctrack/cgroup"
+        "no freezer of control groups v1 on this machine: Slurm tracks processes by parent (proctrack/linuxproc), so one that "
+        "detaches from its parent outlives its step; clusters with proctrack/cgroup do not have this limitation"
     ]
 
 

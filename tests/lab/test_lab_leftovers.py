@@ -171,7 +171,7 @@ def test_down_removes_what_the_lab_made_and_nothing_else(make_lab: MakeLab) -> N
         path.parent.mkdir(parents=True)
         path.write_text("{}")
     last = labs.down(lab.directory)[-1]
-    assert last == f"{lab.directory} stays, with files that are not the lab's: runs, work/runs"
+    assert last == f"{lab.directory} is kept, because it has files that do not belong to the lab: runs, work/runs"
     assert sorted(path for path in lab.directory.rglob("*") if path.is_file()) == sorted(results)
     assert labs.down(lab.directory) == []
 
