@@ -37,7 +37,7 @@ _MAX_SAMPLES = 400_000
 _MAX_WARNINGS = 20
 _RESOLVED = 1000
 """The resolution of printed numbers is that of the first lines, or of one line of each block."""
-_NO_STEP = "values without a step of their own were left out"  # the line with the step is damaged or missing
+_NO_STEP = "values that belong to no step were left out"  # the line with the step is damaged or missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,9 @@ def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = l
             continue
         long_bytes += min(stop - start, LINE_LIMIT)
         if long_bytes > _LONG_LINES_IN_ALL:
-            collector.warn(f"lines over {LONG_LINE} bytes beyond {_LONG_LINES_IN_ALL} bytes of them were not read")
+            collector.warn(
+                f"of all lines longer than {LONG_LINE} bytes together, only the first {_LONG_LINES_IN_ALL} bytes were read"
+            )
             continue
         collector.line(cleaned(data[start : min(stop, start + LINE_LIMIT)]), cut=stop - start > LINE_LIMIT)
     return collector.parsed()
@@ -120,7 +122,7 @@ class _Collector:
     def unended(self, raw: bytes) -> None:
         text = cleaned(raw)
         if any(reader.pattern.search(piece) for _, piece in self.tags.pieces(text) for reader in self.results):
-            self.warn(f"the last line has no line end, may be cut, and was not read: {text[:100]}")
+            self.warn(f"the last line has no line end, so it may be cut off, and was not read: {text[:100]}")
 
     def lines(self, raw: bytes) -> None:
         """Read a block of whole short lines. A literal in the text is in the bytes too, unless escapes split it."""
@@ -228,7 +230,7 @@ class _Collector:
     def _rank(self, groups: Mapping[str, str | None]) -> None:
         rank, world_size = whole(groups.get("rank")), whole(groups.get("world_size"))
         if rank is None or len(self.ranks) >= _MAX_SAMPLES:
-            self.warn("a rank line without a usable rank")
+            self.warn("a rank line has no valid rank")
         else:
             self.ranks.append((rank, world_size))
 
@@ -242,7 +244,7 @@ class _Collector:
             self.warn(f"closing line: expected a JSON object, got {type(value).__name__}")
             return
         if self.closing not in (None, value):
-            self.warn("several different closing lines; the last one was used")
+            self.warn("several closing lines differ; the last one was used")
         self.closing = value
 
     def _sample(self, tag: int | None, groups: Mapping[str, str | None]) -> None:

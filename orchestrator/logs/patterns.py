@@ -171,7 +171,7 @@ def tags_of(prefix: str) -> Tags:
             "expected plain characters outside the group, and nothing that matches the end of a line",
             kind="template_error",
             where="log.prefix",
-            hint=r"else digits of the program count as ranks; such as '^\[(?P<rank>[0-9]+)\]<std(?:out|err)>:', ' *' for \s*",
+            hint=r"else other digits are read as ranks; such as '^\[(?P<rank>[0-9]+)\]<std(?:out|err)>:', ' *' for \s*",
         )
     return Tags(reader.of_lines, reader.literal, next(iter(reader.pattern.groupindex)))
 

@@ -134,7 +134,7 @@ def test_an_unended_last_line_with_results_is_not_read_and_is_named(end: bytes) 
     log = b"size=1 rate=100\nsize=2 rate=200\nsize=4 rate=90"
     parsed = parse(log + end, grammar)
     assert [line["size"] for line in parsed.readings] == ["1", "2"]
-    assert parsed.warnings == ("the last line has no line end, may be cut, and was not read: size=4 rate=90",)
+    assert parsed.warnings == ("the last line has no line end, so it may be cut off, and was not read: size=4 rate=90",)
     assert parse(b"size=4 rate=90", grammar).warnings == parsed.warnings
     for ended in (log + b"0\n", log + b"0\r", log + b"0\n 99%|done", b""):
         assert parse(ended, grammar).warnings == ()
