@@ -77,7 +77,7 @@ def collect_host(
         host=host,
         run_id=run.run_id,
         phase="collect",
-        hint="the disk of the node or of this machine alters bytes, or somebody writes to these files",
+        hint="the disk of the node or of this machine alters bytes, or another process writes to these files",
     )
 
 
@@ -142,11 +142,13 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float, max_bytes: int, mov
     mark_secrets(run, host, node.redaction, fetched.exit_record)
     if fetched.exit_record:  # last of all, because a run with all its exit records is read
         run.write_log(host, "exit.json", fetched.exit_record)
-    note = f"{fetched.left_out} files beyond the first {_MAX_FILES} were left out" if fetched.left_out else ""
+    note = f"{fetched.left_out} files beyond the limit of {_MAX_FILES} were left out" if fetched.left_out else ""
     if fetched.alive and not fetched.exit_record:
-        note = "still running there"
+        note = "still running on the node"
     if fetched.odd:
-        note = "; ".join([*([note] if note else []), f"not logs, left on the node: {', '.join(map(repr, fetched.odd))}"])
+        note = "; ".join(
+            [*([note] if note else []), f"left on the node, because they are not logs: {', '.join(map(repr, fetched.odd))}"]
+        )
     return Collected(host, logs.received, len(fetched.sizes), False, note, fetched.odd)
 
 

@@ -22,7 +22,7 @@ _LINE_LIMIT = 1 << 24
 _NOT_STARTED = ("not found", "No such file", "error: execve(): ")
 """What shells say of a command that there is not, and Slurm of one that it cannot start."""
 _HINTS = {
-    "no spawner": "the job's user and that of the ssh connection have to be the same: set ssh.user in the inventory",
+    "no spawner": "the ssh connection must log in as the user of the job: set ssh.user in the inventory",
     "storage_full": "free some space there, or set vars.workdir of this host to another disk",
     "transfer_corrupt": "the node's disk or memory alters bytes, or another process writes to these files",
     "the node's system": "check mount, df and dmesg on the node; -x excludes a host",
@@ -179,8 +179,8 @@ class Call:
             f"the node runner ended without an answer: {output}",
             kind="node_unfit",
             host=self.host.name,
-            hint=f"does the login shell of {self.host.ssh.user or 'this user'} run commands (getent passwd tells which it is, "
-            "chsh -s /bin/sh changes it), and does none of its start-up files end the session or read its input?",
+            hint=f"does the login shell of {self.host.ssh.user or 'this user'} run commands (getent passwd shows it, "
+            "chsh -s /bin/sh changes it), and do its start-up files neither end the session nor read its input?",
         )
 
     def _broken(self, got: str) -> OrchError:

@@ -34,7 +34,7 @@ def disk_room(folder: Path, runs: int, hosts: int) -> None:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     system = os.statvfs(existing)
     if (free := system.f_bavail * system.f_frsize) < needed:
-        message = f"the plan of {runs} runs on up to {hosts} hosts needs {needed >> 20} MiB, {free >> 20} MiB are free"
+        message = f"the plan of {runs} runs on up to {hosts} hosts needs {needed >> 20} MiB, but only {free >> 20} MiB are free"
         raise ConfigError(message, where=str(existing), hint="free some space, or set ORCH_PROJECT to another disk")
 
 
@@ -49,13 +49,13 @@ def make_room(hosts: int, by_program: int = 0) -> None:
         most = files if hard == resource.RLIM_INFINITY else min(files, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         if most < files:
-            message = f"{hosts} hosts need up to {files} open files, this process may have {most}"
+            message = f"{hosts} hosts need up to {files} open files, but this process may open only {most}"
             raise ConfigError(message, where="limits", hint=f"ulimit -n {files}, or use fewer hosts at a time")
     tasks = hosts * _TASKS_PER_HOST + by_program * _TASKS_PER_PROGRAM + min(hosts, WIDTH) * _TASKS_PER_CALL + _TASKS
     for limit, available in _available_tasks():
         if available < tasks:
-            message = f"{hosts} hosts need up to {tasks} further threads, {limit} leaves {max(0, available)}"
-            raise ConfigError(message, where="limits", hint="raise it, or use fewer hosts at a time")
+            message = f"{hosts} hosts need up to {tasks} further threads, but {limit} leaves only {max(0, available)}"
+            raise ConfigError(message, where="limits", hint="raise this limit, or use fewer hosts at a time")
 
 
 def _available_tasks() -> Iterator[tuple[str, int]]:

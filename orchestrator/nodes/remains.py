@@ -73,9 +73,9 @@ class Remains:
             for run in dict.fromkeys(run for _, run in self.left)
         ]
         for run, rows in self.unverified.items():
-            why = "its supervisor was killed, and no control group could be made for it"
+            why = "its supervisor was killed, and no control group could be made for the run"
             message = f"not verified: whether run {run} has ended; {why}; {_doubt(rows)}"
-            hint = f"look at them on the node (ps -fp {','.join(str(pid) for pid, _ in rows)}) and end those that are the run's"
+            hint = f"see them on the node (ps -fp {','.join(str(pid) for pid, _ in rows)}) and end those that belong to the run"
             errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint if rows else ""))
         for run, texts in self.containers.items():
             message = f"not verified: whether the container of run {run} has ended; {_named(list(texts))}"
@@ -83,17 +83,17 @@ class Remains:
             errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint))
         for run in self.alive:
             message = f"the supervisor of run {run} has not ended yet; it may be hashing long logs, or waiting for its disk"
-            hint = "orch status shows when it has ended; orch collect fetches its logs then"
+            hint = "orch status shows when it has ended; then orch collect fetches its logs"
             errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint))
         return errors
 
 
 def _doubt(rows: tuple[tuple[int, str], ...]) -> str:
     if not rows:
-        return "its processes cannot be seen from here, where process numbers are others"
+        return "its processes are in another PID namespace and cannot be seen"
     plural = len(rows) > 1
     named = _named([f"{pid} ({name})" for pid, name in rows])
-    return f"{'processes' if plural else 'process'} {named} may belong to it"
+    return f"{'processes' if plural else 'process'} {named} may belong to the run"
 
 
 def _named(names: list[str]) -> str:

@@ -322,7 +322,7 @@ def test_what_may_be_left_of_a_run_that_is_taken_over_is_an_error_of_the_bench(r
     rig.b.die()
     assert owed(rig) == (["a2", "r2"], ["not_verified"])
     outcome = rig.run().manifest_content()["outcome"]
-    assert "b: not verified: process 11 (sleep) may belong to it" in outcome["error"]["message"]
+    assert "b: not verified: process 11 (sleep) may belong to the run" in outcome["error"]["message"]
     assert outcome["clean"]["b"]["unverified"] == [[11, "sleep"]]
 
 

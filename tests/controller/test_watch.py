@@ -152,7 +152,7 @@ def test_what_may_be_left_of_a_run_without_its_supervisor_is_named_with_the_firs
     rig.when[Started] = rig.b.die
     outcome = rig.launch().run()
     assert outcome.error and (outcome.error.kind, outcome.error.host) == ("node_lost", "b")
-    assert "not verified: processes 11 (sleep), 12 (python3) may belong to it" in outcome.error.message
+    assert "not verified: processes 11 (sleep), 12 (python3) may belong to the run" in outcome.error.message
 
 
 def test_a_rank_that_its_node_ended_is_no_cause_although_the_offset_of_its_clock_has_changed() -> None:

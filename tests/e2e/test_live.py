@@ -38,7 +38,7 @@ def test_status_logs_and_cancel_during_a_run(controller: Controller) -> None:
     follower = controller.start("logs", "-f")
     raw = controller.start("logs", "-f", "--raw")
     collected_early = controller.orch("collect")
-    assert collected_early.code == 4 and "still running there" in collected_early.out, collected_early
+    assert collected_early.code == 4 and "still running on the node" in collected_early.out, collected_early
 
     begin = time.monotonic()
     cancel = controller.orch("cancel")

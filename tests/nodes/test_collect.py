@@ -55,7 +55,7 @@ def run(tmp_path: Path) -> RunDir:
 def test_only_what_is_new_is_brought_and_a_run_that_goes_on_is_not_complete(node: FakeNode, run: RunDir) -> None:
     moved: list[int] = []
     first = collect_host(node, run, moved=moved.append)
-    assert (first.new_bytes, first.files, first.complete, first.note) == (10, 4, False, "still running there")
+    assert (first.new_bytes, first.files, first.complete, first.note) == (10, 4, False, "still running on the node")
     log = node.folder(RUN) / "logs" / "rank-0.out"
     log.write_bytes(log.read_bytes() + b"abc")
     end(node)
@@ -86,7 +86,11 @@ def test_what_is_no_log_is_named_and_left_there(node: FakeNode, run: RunDir) -> 
     (node.folder(RUN) / "logs" / "link").symlink_to("/etc/passwd")
     end(node)
     collected = collect_host(node, run)
-    assert collected.complete and collected.odd == ("link",) and collected.note == "not logs, left on the node: 'link'"
+    assert (
+        collected.complete
+        and collected.odd == ("link",)
+        and collected.note == "left on the node, because they are not logs: 'link'"
+    )
     assert not run.log_path("a", "link").exists()
 
 

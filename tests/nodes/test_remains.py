@@ -31,8 +31,8 @@ def test_every_kind_of_rest_is_an_error_of_its_run_and_node() -> None:
         ("a", "r5", "not_verified", 1),
     ]
     assert errors[0].message == "processes 7, 8 still run after SIGKILL"
-    assert "processes 11 (sleep), 12 (python3) may belong to it" in errors[2].message and "ps -fp 11,12" in errors[2].hint
-    assert "cannot be seen from here" in errors[3].message and errors[3].hint == ""
+    assert "processes 11 (sleep), 12 (python3) may belong to the run" in errors[2].message and "ps -fp 11,12" in errors[2].hint
+    assert "another PID namespace" in errors[3].message and errors[3].hint == ""
     assert remains.processes == ((11, "sleep"), (12, "python3"), (0, "not visible"))
     assert all(words in remains.words for words in ("7, 8, 9 still run", "not verified: processes 11", "supervisor of r5"))
 

@@ -209,7 +209,7 @@ def few_descriptors(trial: Trial) -> None:
     assert done.code == 0, done
     controller.program = ("prlimit", "--nofile=40:40", *ORCH)
     text = refused(controller, "bench", *QUICK, "--nodes", "4", code=2, within_s=10)
-    assert "4 hosts need up to 64 open files, this process may have 40" in text and "ulimit -n 64" in text, text
+    assert "4 hosts need up to 64 open files, but this process may open only 40" in text and "ulimit -n 64" in text, text
     controller.program = ORCH
     with few_tasks(trial, 12) as program:
         controller.program = program

@@ -198,7 +198,7 @@ def changing_logs(trial: Trial) -> None:
     shutil.copytree(controller.project / "runs", other.project / "runs")
     shutil.copytree(controller.project / "templates", other.project / "templates")
     pulled = other.orch("collect")
-    assert pulled.code == 4 and "still running there" in pulled.out, pulled
+    assert pulled.code == 4 and "still running on the node" in pulled.out, pulled
     early = {}
     for node in (grows, shrinks, replaced):
         log = next((other.runs[-1] / "logs" / node).glob("rank-*.out"))
