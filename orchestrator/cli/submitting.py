@@ -114,8 +114,6 @@ def _expected(project: Project, job: JobWanted, bench_id: str, as_json: bool) ->
     typer.echo(" ".join(job.argv(bench_id)) + "\n" + job.script, nl=False, err=as_json)
     stand_ins = job.hosts
     names = fold(host.name for host in stand_ins)
-    text = (
-        "which is not known yet: they have what --slurm requests for each node, but no settings of an inventory (python, env …)"
-    )
+    text = "which are not known yet: each has what --slurm requests for a node, but no settings of an inventory (python, env …)"
     typer.echo(f"slurm: {names} stand for the hosts of the job, {text}", err=True)
     return Selection(project, Inventory("--slurm", stand_ins), stand_ins, "--slurm", "")

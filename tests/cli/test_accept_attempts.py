@@ -233,7 +233,7 @@ def test_checks_are_held_to_the_budget_as_benches_are(
     is_planned: bool, spent_s: float, over: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = acceptance(tmp_path / "runs", {}, nodes=4, suite=CHECKS)
-    left_out = {} if is_planned else {"checks": "takes about 34s, 10s of the budget are left"}
+    left_out = {} if is_planned else {"checks": "takes about 34s, 10s of the budget is left"}
     stages = ("checks", "gemm") if is_planned else ("gemm",)
     folder.change(lambda record: replace(record, stages=stages, left_out=left_out, over={}, budget_s=100.0))
     Stage(folder, monkeypatch)

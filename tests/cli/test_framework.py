@@ -82,7 +82,7 @@ def test_a_folder_of_metrics_takes_a_log_along_or_says_that_it_has_none(project:
 def test_a_script_that_cannot_be_sent_makes_no_folder(project: Project) -> None:
     (project.path / "run.py").symlink_to("/etc/hostname")
     said = project.refused("framework", "new", "mine", "--from-command", "torchrun run.py")
-    assert said.startswith("orch: --from-command: expected files and folders, run.py is a symbolic link")
+    assert said.startswith("orch: --from-command: expected files and folders, but run.py is a symbolic link")
     assert "--from-command: expected a file, found no gone.py here" in project.refused(
         "framework", "new", "mine", "--from-command", "torchrun gone.py"
     )
