@@ -98,7 +98,7 @@ def _check_division(spec: RunSpec) -> None:
         )
         raise ConfigError(message, where="--baseline-shape")
     if spec.follows and (ranks == 0 or spec.global_batch < 1):
-        raise ConfigError("expected a global batch that it can divide", where="--baseline-shape")
+        raise ConfigError("expected a shape whose number of ranks divides the global batch", where="--baseline-shape")
 
 
 def borrowable(bench: Bench) -> tuple[RunSpec, ...]:

@@ -18,7 +18,7 @@ from orchestrator.inventory.reserved import PLACED
 __all__ = ["TrainingCommand", "training_command"]
 
 _WHERE = "--from-command"
-_SCRIPT = "or put it into a script, and name the script; what the program gets as it is stands in single quotes"
+_SCRIPT = "or put the command into a script and name that; single quotes pass a word to the program unchanged"
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _TORCHRUN_VALUES = {
     "nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
@@ -150,7 +150,7 @@ def _verify_kept(command: TrainingCommand) -> TrainingCommand:
     for word in kept:
         if _unmarked(word) != word:
             hint = f"write the value, {_SCRIPT}" if _MARKS["$"] in word else _SCRIPT.removeprefix("or ")
-            raise ConfigError(f"expected a word that needs no shell, got {_unmarked(word)!r}", where=_WHERE, hint=hint)
+            raise ConfigError(f"expected a word without shell syntax, got {_unmarked(word)!r}", where=_WHERE, hint=hint)
     return replace(command, left_out=tuple(map(_unmarked, command.left_out)))
 
 
@@ -160,7 +160,7 @@ def _here(name: str) -> str:
 
 
 def _no_file(name: str) -> ConfigError:
-    hint = "run this where the file is, or give the absolute path that it has on every node"
+    hint = "run this command in the folder of the file, or give its absolute path on every node"
     return ConfigError(f"expected a file, found no {name} here", where=_WHERE, hint=hint)
 
 

@@ -56,7 +56,7 @@ def _needed(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]
         if not file.log.readings and _is_whole(("log", "readings"), broken):
             yield ("log", "readings"), f"expected the pattern of a line with a result {kind}, got nothing", ""
         elif file.measures == "readings" and not file.log.metrics and _is_whole(("log", "metrics"), broken):
-            hint = "say what the groups of readings are, such as metrics: {bandwidth: {unit: GB/s, better: higher}}"
+            hint = "declare the groups of readings, such as metrics: {bandwidth: {unit: GB/s, better: higher}}"
             yield ("log", "metrics"), f"expected at least one metric {kind}, got none", hint
         return
     if not file.loaders and _is_whole(("loaders",), broken):

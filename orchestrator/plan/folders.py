@@ -139,7 +139,7 @@ def _found(bases: Sequence[Path]) -> dict[str, list[Path]]:
     seen: set[Path] = set()
     for base in (*bases, own_folder()):
         if not base.is_dir():
-            raise ConfigError("expected a folder of framework folders, found none", where=str(base))
+            raise ConfigError("expected a folder with framework folders, found no such folder", where=str(base))
         if base.resolve() in seen:
             continue
         seen.add(base.resolve())

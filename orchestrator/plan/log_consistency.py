@@ -66,7 +66,7 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
                 hint = f"write {glob.removeprefix('logs/')}"
                 yield ("log", key, index), f"expected files below the logs of a node, got {glob!r}", hint
             elif glob == SETUP_LOG:
-                hint = "it has the output of setup lines, which no result is read from: let launch.sh start what prints results"
+                hint = "it has the output of setup lines, where no results are read: start the program in launch.sh"
                 yield ("log", key, index), f"expected another file, got {glob!r}", hint
     if not unusable & {"patterns", "readings"} and not {("log",), ("log", "readings"), ("log", "metrics")} & set(broken):
         yield from _metrics(file)
@@ -94,7 +94,7 @@ def _metrics(file: FrameworkFile) -> Iterator[Fault]:
         for key, message, hint in _figure(name, metric, file) if metric.says else ():
             yield ("log", "metrics", name, *key), message, hint
     for name in OWN_METRICS & set(log.metrics):
-        hint = "the throughput of a training, or what follows from it, has this one, and is read from the steps of patterns"
+        hint = "orch uses this name for a metric that it computes from the step lines of log.patterns"
         yield ("log", "metrics", name), "expected another name", hint
     if len(primary := [name for name, metric in log.metrics.items() if metric.primary]) > 1:
         yield ("log", "metrics", primary[1], "primary"), f"expected one primary metric, got {' and '.join(primary)}", ""
@@ -120,14 +120,14 @@ def _metric(
             hint = f"the groups are {', '.join(sorted(lacking[0]))}{nearest(key, lacking[0])}"
             yield ("keys", index), f"expected a group of each pattern that has {group}, got {key!r}", hint
     if metric.ema and not (metric.says and metric.over == "last"):
-        hint = "write says: mfu, or another figure of a language model, and over: last, or leave ema: out"
-        yield ("ema",), "expected none but for a figure of the last line, which a program says of itself", hint
+        hint = "add says: with a metric of a language model such as mfu, and over: last; or leave ema: out"
+        yield ("ema",), "expected ema: only beside says: and over: last", hint
     if metric.scope == "global" and metric.across:
-        hint = "say scope: rank if each log is about a rank, or scope: node"
-        yield ("across",), f"expected none for a metric of the whole run, got {metric.across}", hint
+        hint = "write scope: rank if each log is about one rank, or scope: node"
+        yield ("across",), f"expected no across: for a metric of the whole run, got {metric.across}", hint
     if metric.scope != "global" and not metric.across:
         hint = "write across: sum, or mean, min, max, each"
-        yield ("across",), f"expected how the values of {metric.scope}s become one, got nothing", hint
+        yield ("across",), f"expected a rule to combine the values of all {metric.scope}s, got nothing", hint
     if metric.scope != "global" and log.nodes != "every":
         hint = "write nodes: every under log:"
         yield ("scope",), f"expected logs of every node for a metric of each {metric.scope}, got those of the first", hint
@@ -138,26 +138,32 @@ def _figure(name: str, metric: MetricEntry, file: FrameworkFile) -> Iterator[Fau
     measure = MEASURES[LANGUAGE_MODEL]
     if file.measures != LANGUAGE_MODEL:
         hint = f"write measures: {LANGUAGE_MODEL}, or leave says: out"
-        yield ("says",), f"expected none in a folder that measures {file.measures}, got {metric.says}", hint
+        yield ("says",), f"expected no says: in a folder that measures {file.measures}, got {metric.says}", hint
         return
     (own,) = (own for own in (measure.speed, *measure.derived) if own and own.name == metric.says)
     if metric.unit != own.unit:
         hint = (
-            "say factor: 100 if the program prints a fraction" if own.unit == "%" else "say factor: if it prints another unit"
+            "write factor: 100 if the program prints a fraction"
+            if own.unit == "%"
+            else "write factor: if it prints another unit"
         )
         yield ("unit",), f"expected the unit of {own.name}, {own.unit!r}, got {metric.unit!r}", hint
     if metric.better != own.better:
         yield ("better",), f"expected {own.better}, as for {own.name}, got {metric.better}", ""
     for key in ("primary", "speedup"):
         if getattr(metric, key):
-            yield (key,), f"expected false for what a program says of itself, got true: {own.name} is computed", "leave it out"
+            yield (
+                (key,),
+                f"expected false for a figure that the program reports, got true: orch computes {own.name} itself",
+                "leave it out",
+            )
     if metric.keys or metric.across == "each":
         place: KeyPath = ("keys",) if metric.keys else ("across",)
         yield place, f"expected one value of a run, as {own.name} is, got several", ""
     in_steps = any(f"(?P<{metric.group or name}>" in pattern for pattern in file.log.patterns)
     if in_steps and metric.over == "only":
-        hint = "write over: harmonic_mean, which is that of the whole window, or median"
-        yield ("over",), "expected how the lines of all steps become one value, got nothing", hint
+        hint = "write over: harmonic_mean, the mean over the whole window, or over: median"
+        yield ("over",), "expected a rule to combine the lines of all steps, got nothing", hint
     others = [other for other, entry in file.log.metrics.items() if entry.says == metric.says]
     if others[0] != name:
         yield ("says",), f"expected one metric that says {metric.says}, got {' and '.join(others)}", ""

@@ -25,7 +25,11 @@ def model_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> I
         return
     if file.measures != LANGUAGE_MODEL:
         if file.per_step:
-            yield ("per_step",), f"expected none in a folder that measures {file.measures}", f"write measures: {LANGUAGE_MODEL}"
+            yield (
+                ("per_step",),
+                f"expected no per_step: in a folder that measures {file.measures}",
+                f"write measures: {LANGUAGE_MODEL}",
+            )
         return
     for name, model in file.models.items():
         if model.transformer is None:
@@ -35,7 +39,7 @@ def model_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> I
             yield from _sizes(("models", name, "transformer"), model.transformer)
     if file.per_step is None:
         hint = "write per_step: {tokens: seq_len}"
-        yield ("per_step",), "expected what a step of a language model computes, got nothing", hint
+        yield ("per_step",), "expected a description of what a step of a language model computes, got nothing", hint
     else:
         yield from _step(file)
 
@@ -55,7 +59,7 @@ def _model_defaults(file: FrameworkFile) -> Iterator[Fault]:
 
 def _sizes(place: KeyPath, sizes: TransformerEntry) -> Iterator[Fault]:
     if sizes.head_width is None and sizes.width % sizes.heads:
-        hint = "say head_width: if a head is not width / heads wide"
+        hint = "write head_width: if a head is not width / heads wide"
         yield (*place, "heads"), f"expected a divisor of the width {sizes.width}, got {sizes.heads}", hint
     if sizes.kv_heads is not None and sizes.heads % sizes.kv_heads:
         yield (*place, "kv_heads"), f"expected a divisor of the {sizes.heads} heads, got {sizes.kv_heads}", ""
@@ -89,7 +93,7 @@ def _step(file: FrameworkFile) -> Iterator[Fault]:
         )
     elif not option.choices or not set(option.choices) <= set(RECOMPUTATIONS):
         words = ", ".join(RECOMPUTATIONS)
-        yield ("per_step", "recomputation"), f"expected an option with choices out of {words}, got {step.recomputation}", ""
+        yield ("per_step", "recomputation"), f"expected an option whose choices are among {words}, got {step.recomputation}", ""
 
 
 def _offered(name: str, options: dict[str, OptionEntry]) -> str:

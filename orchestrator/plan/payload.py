@@ -70,7 +70,7 @@ def payload_files(places: Mapping[str, str], folder: Path) -> tuple[dict[str, by
             if isinstance(entry_file, ConfigError):
                 of_entry.append(entry_file)
                 if len(of_entry) > _MOST_FAULTS:
-                    message = f"expected files that can be sent, more than {_MOST_FAULTS} of {entry} cannot"
+                    message = f"expected files that can be sent, but more than {_MOST_FAULTS} in {entry} cannot"
                     of_entry[-1] = ConfigError(message, where=place, hint="list a folder of programs only")
                     break
                 continue
@@ -128,7 +128,7 @@ def _files_at(path: Path, name: str, place: str) -> Iterator[Found]:
         elif stat.S_ISREG(mode):
             yield name, path
         elif not stat.S_ISDIR(mode):
-            yield ConfigError(f"expected files and folders, {path} is a pipe, socket or device", where=place)
+            yield ConfigError(f"expected files and folders, but {path} is a pipe, socket or device", where=place)
         else:
             for child in sorted(path.iterdir()):
                 if child.name != SKIPPED:
@@ -138,8 +138,8 @@ def _files_at(path: Path, name: str, place: str) -> Iterator[Found]:
 
 
 def _link(path: Path, place: str) -> ConfigError:
-    hint = "links are not sent: put the file itself into the folder"
-    return ConfigError(f"expected files and folders, {path} is a symbolic link", where=place, hint=hint)
+    hint = "links are not sent: put a copy of the file into the folder"
+    return ConfigError(f"expected files and folders, but {path} is a symbolic link", where=place, hint=hint)
 
 
 def _unreadable(error: OSError, path: Path, place: str) -> ConfigError:
@@ -147,7 +147,7 @@ def _unreadable(error: OSError, path: Path, place: str) -> ConfigError:
 
 
 def _beyond_limits(path: Path, place: str) -> ConfigError:
-    message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, {path} exceeds that"
+    message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, which {path} exceeds"
     return ConfigError(message, where=place, hint="send only programs; put data into vars.data_dir of each host")
 
 

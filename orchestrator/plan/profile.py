@@ -68,7 +68,7 @@ def profile_of(text: str) -> Profile:
         given[name] = value
     steps, ranks = int(given.get("steps", "5")), tuple(map(int, given.get("ranks", "").split(","))) if "ranks" in given else ()
     if not 1 <= steps <= _MOST_STEPS:
-        hint = "each step is thousands of events"
+        hint = "each step adds thousands of events to the trace"
         raise ConfigError(f"expected 1 to {_MOST_STEPS} steps, got {steps}", where="--profile", hint=hint)
     if len(ranks) > _MOST_RANKS:
         raise ConfigError(f"expected at most {_MOST_RANKS} ranks, got {len(ranks)}", where="--profile")

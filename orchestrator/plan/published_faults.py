@@ -70,7 +70,11 @@ def _groups(rule: RuleEntry, by: Sequence[str], groups: Collection[str] | None) 
         if name not in groups:
             yield ("units", str(name)), f"expected a group of lines: or clock:, got {name!r}", f"they have {got}"
     if "first_step" in groups and rule.window.every is None:
-        yield ("window", "every"), "expected the steps of a line, as the group first_step is compared with it, got nothing", ""
+        yield (
+            ("window", "every"),
+            "expected the number of steps per line, with which the group first_step is compared, got nothing",
+            "",
+        )
 
 
 def _window(rule: RuleEntry, by: Sequence[str]) -> Iterator[Fault]:
@@ -78,12 +82,12 @@ def _window(rule: RuleEntry, by: Sequence[str]) -> Iterator[Fault]:
     start = window.after if window.after is not None else window.first
     kinds = [kind for kind, is_set in (("take_lines", window.take_lines is not None), ("total", window.total)) if is_set]
     if len(kinds) == 2:
-        yield ("window",), "expected take_lines: or total:, got both", "a window is of one kind"
+        yield ("window",), "expected take_lines: or total:, got both", "a window is defined in one way only"
         return
     if kinds == ["take_lines"]:
         extra = [key for key in ("after", "first", "last", "every") if getattr(window, key) is not None]
         if extra:
-            hint = "take_lines counts lines whatever their steps; leave it out, or steps_above: for the first steps"
+            hint = "take_lines: counts lines whatever their steps; leave this key out, or skip early steps with steps_above:"
             yield ("window", extra[0]), "expected no step with take_lines:, got one", hint
     else:
         for key in ("skip_lines", "steps_above"):
@@ -92,14 +96,14 @@ def _window(rule: RuleEntry, by: Sequence[str]) -> Iterator[Fault]:
         if start is None or window.last is None:
             missing = "last:" if start is not None else "first:" if window.total else "after: or first:"
             hint = "such as {total: true, first: 1, last: 100}" if window.total else "such as {after: 20, last: 120}"
-            yield ("window",), f"expected {missing} in it, got none", hint
+            yield ("window",), f"expected {missing} in the window, got none", hint
         elif window.after is not None and window.first is not None:
             hint = "after: 20 begins at the line of step 20, first: 20 counts step 20 itself"
             yield ("window", "first"), "expected after: or first:, got both", hint
         elif window.last <= start and not (window.first is not None and window.last == start):
             yield ("window", "last"), f"expected a step after {start}, got {window.last}", ""
         elif window.every and (window.last - start) % window.every:
-            hint = f"lines at {start}, {start + window.every} and so on do not meet it"
+            hint = f"the lines are at {start}, {start + window.every} and so on"
             yield ("window", "last"), f"expected {start} plus a multiple of every:, {window.every}, got {window.last}", hint
     clocks = [name for name in by if name in CLOCKS]
     if clocks and (kinds or window.first is not None and window.after is None):
@@ -120,7 +124,7 @@ def _statistic(rule: RuleEntry, by: Sequence[str]) -> Iterator[Fault]:
             "a clock gives the time of the whole window",
         )
     if rule.line_rounding and (rule.over == "harmonic_mean" or not rated):
-        hint = "rates of lines are rounded before their mean, median, min or max is taken: over:"
+        hint = "only rates that over: combines by mean, median, min or max are rounded"
         yield ("line_rounding",), "expected none where no rates of lines are combined, got one", hint
     if rule.scope != "global" and "samples_per_s" not in by:
         yield ("scope",), f"expected none with by: {', '.join(by)}, got {rule.scope}", "it says what samples_per_s covers"
@@ -128,5 +132,5 @@ def _statistic(rule: RuleEntry, by: Sequence[str]) -> Iterator[Fault]:
         yield (
             ("gaps",),
             "expected refused, got noted",
-            "only by a clock, and with every:, can lines between two others be missing",
+            "gaps can be noted only with a clock under by:, and with every:",
         )

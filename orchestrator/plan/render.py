@@ -140,7 +140,7 @@ def render(
 def _check_requirements(framework: Framework, host: Host) -> None:
     for name, content in framework.requires.items():
         if not host.vars.get(name):
-            message = f"expected a folder, which {framework.name} requires; it is not set"
+            message = f"expected a folder, which {framework.name} requires, got nothing"
             hint = f"set it to the folder on the node that contains {content}"
             raise ConfigError(message, where=f"vars.{name} of host {host.name}", hint=hint)
 
@@ -186,7 +186,7 @@ def _check_identity(text: str, source: str, template: str) -> None:
     if change:
         number = next((at for at, line in enumerate(source.splitlines(), 1) if _change_of_identity(line)), None)
         raise ConfigError(
-            f"expected no change of {change['set'] or change['unset']}, by which orch finds the processes of a run",
+            f"expected no change of {change['set'] or change['unset']}, because orch identifies the processes of a run by it",
             kind="template_error",
             where=f"{template}:{number}" if number else template,
             hint="use another name for a variable of your own",

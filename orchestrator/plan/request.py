@@ -192,7 +192,7 @@ def tune_request(model: str, *, shape: str, sets: Sequence[str], budget: str, si
     """Return the request made by the options of ``orch tune``: one cell, run once, without a baseline. Raises ConfigError."""
     shapes = shapes_of(shape)
     if len(shapes) > 1:
-        hint = "settings of one shape may not suit another"
+        hint = "tune each shape by itself: good settings of one may not suit another"
         raise ConfigError(f"expected one shape, got {shape}", where="--shape", hint=hint)
     fixed = single_values(assignments(sets, "--set"), "--set")
     axes = {f"options.{name}": (value,) for name, value in fixed.items()}
@@ -291,7 +291,7 @@ def _choices(
     combinations = combined(lists, given, file.include, file.exclude)
     if not combinations:
         raise ConfigError(
-            "expected a configuration that exclude: leaves and the command line allows, there is none", where="--file"
+            "expected at least one configuration after exclude: and the options of the command line, got none", where="--file"
         )
     return [{**file.single, **combination, **commanded} for combination in combinations]
 
@@ -338,7 +338,11 @@ def _schedule(request: Request, frameworks: Sequence[Framework], device: str, se
     if request.order not in ORDERS:
         raise ConfigError(f"expected {', '.join(ORDERS[:-1])} or {ORDERS[-1]}, got {request.order!r}", where="--order")
     if max_repeats is not None and not until_ci:
-        raise ConfigError("expected together with --until-ci", where="--max-repeats", hint="without it, give --repeats")
+        raise ConfigError(
+            "expected --until-ci as well, got none",
+            where="--max-repeats",
+            hint="--repeats sets a fixed number of runs",
+        )
     most = max_repeats or max(MOST, repeats)
     if until_ci and not 2 <= repeats <= most:
         raise ConfigError(f"expected 2 to {most} initial repeats, got {repeats}", where="--repeats")

@@ -236,11 +236,11 @@ class _Reader:
         for name, value in entry.items():
             if name not in listed:
                 hint = f"the file's lists: {', '.join(listed) or 'none'}{nearest(name, listed)}"
-                self._fault((*path, *name.split(".", 1)), f"expected a name that has a list in this file, got {name}", hint)
+                self._fault((*path, *name.split(".", 1)), f"expected the name of a list in this file, got {name}", hint)
             elif listed[name] and value not in listed[name]:
                 values = sorted("null" if listed_value is None else str(listed_value) for listed_value in listed[name])
                 got = "null" if value is None else repr(value)
-                message = f"expected a value of the list of {name}, {', '.join(values)}, got {got}"
+                message = f"expected one of {', '.join(values)}, the values of {name} in this file, got {got}"
                 self._fault((*path, *name.split(".", 1)), message, nearest(str(value), values).removeprefix("; "))
         return bool(entry) and len(self.faults) == before
 

@@ -190,7 +190,7 @@ def _word(value: Any) -> str:
     if isinstance(value, Mapping):
         raise TypeError(f"expected one value, got a mapping with {', '.join(map(str, value)) or 'nothing in it'}")
     if callable(value):
-        raise TypeError("expected a value, got a function; write its arguments in brackets after it")
+        raise TypeError("expected a value, got a function; call it with its arguments in parentheses")
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)

@@ -53,7 +53,9 @@ def check_ranks(framework: Framework, options: Mapping[str, Any], world_size: in
         sharing = {name: options[name] for name in shared_by if options[name] > 1}
         shared = " × ".join(f"{name}={ranks}" for name, ranks in sharing.items())
         message = f"expected a multiple of {model_ranks} ranks for {shared}, got {world_size}"
-        raise ConfigError(message, where=f"--set {next(iter(sharing))}", hint="change it, or the number of nodes or ranks")
+        raise ConfigError(
+            message, where=f"--set {next(iter(sharing))}", hint="change this option, or the number of nodes or ranks per node"
+        )
 
 
 def follower_of(framework: Framework) -> str:
@@ -79,11 +81,13 @@ def with_global_batch(
     if "default" not in origins[name]:
         kind, _, option = name.partition(".")
         also = f"--set {option}" if kind == "options" else "--batch-size"
-        raise ConfigError(f"expected no {also}, which follows from it", where="--global-batch", hint="leave one of them out")
+        raise ConfigError(
+            f"expected no {also}, which follows from the global batch", where="--global-batch", hint="leave one of them out"
+        )
     step = step_of(framework, options)
     if step.batch_size_up_to:
         searched = framework.step.batch_size_up_to if framework.step else ""
-        message = f"expected no --set {searched}: a batch size that a run finds need not divide it"
+        message = f"expected no --set {searched}: a batch size that a run searches for may not divide the global batch"
         raise ConfigError(message, where="--global-batch", hint="leave one of them out")
     ranks = world_size // step.model_ranks
     divisor = ranks if name == "batch_size" else ranks * values["batch_size"]

@@ -121,7 +121,7 @@ def suite_of(document: Document, name: str, device: str) -> Suite:
     seen: list[str] = []
     for index, stage in enumerate(stages):
         if stage.name in seen:
-            reader.fault(("stages", index, "name"), f"expected a name of its own, got {stage.name} again")
+            reader.fault(("stages", index, "name"), f"expected a unique name, got {stage.name} again")
         for needed in stage.needs:
             if needed not in seen:
                 hint = f"the stages before it: {', '.join(seen) or 'none'}{nearest(needed, seen)}"
@@ -153,7 +153,7 @@ def fitted(
             left_out[stage.name] = f"needs {missing[0]}, which is left out"
         elif budget_s is not None and spent + estimate_s > budget_s:
             left = max(0.0, budget_s - spent)
-            left_out[stage.name] = f"takes about {shortest(round(estimate_s))}, {shortest(round(left))} of the budget are left"
+            left_out[stage.name] = f"takes about {shortest(round(estimate_s))}, {shortest(round(left))} of the budget is left"
         else:
             kept.append(stage)
             spent += estimate_s

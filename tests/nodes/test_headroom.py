@@ -55,5 +55,7 @@ def test_the_limit_of_open_files_is_raised_or_named(
 
 def test_a_disk_without_room_for_the_plan_is_named_with_what_is_needed(tmp_path: Path) -> None:
     disk_room(tmp_path / "not" / "yet" / "there", runs=1, hosts=1)
-    with pytest.raises(ConfigError, match=r"the plan of 1000000 runs on up to 1000 hosts needs 62500001 MiB, but only \d+ MiB are free"):
+    with pytest.raises(
+        ConfigError, match=r"the plan of 1000000 runs on up to 1000 hosts needs 62500001 MiB, but only \d+ MiB are free"
+    ):
         disk_room(tmp_path, runs=1_000_000, hosts=1000)

@@ -91,7 +91,7 @@ def test_strict_refuses_a_bench_with_an_impossible_configuration_and_names_each_
         ({"run_file": run_file("nodes: [1, 2]\ninclude:\n  - {nodes: 2, options: {seed: big}}\n")},
          "choices.yaml:3: include[0].options.seed: expected a whole number, got 'big'"),
         ({"run_file": run_file("nodes: [1]\nexclude: [{nodes: 1}]\n")},
-         "--file: expected a configuration that exclude: leaves and the command line allows, there is none"),
+         "--file: expected at least one configuration after exclude: and the options of the command line, got none"),
     ],
 )  # fmt: skip
 def test_a_value_that_no_configuration_can_have_is_refused(words: dict[str, Any], message: str) -> None:

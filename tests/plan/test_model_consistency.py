@@ -57,7 +57,7 @@ def test_copies_of_a_model_must_fit_the_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("measures: language_model\n", "", "per_step: expected none in a folder that measures training"),
+        ("measures: language_model\n", "", "per_step: expected no per_step: in a folder that measures training"),
         (
             "  recomputation: recompute\n",
             "  recomputation: recomputes\n",
@@ -66,7 +66,7 @@ def test_copies_of_a_model_must_fit_the_ranks(tmp_path: Path) -> None:
         (
             "  recomputation: recompute\n",
             "  recomputation: mode\n",
-            "per_step.recomputation: expected an option with choices out of",
+            "per_step.recomputation: expected an option whose choices are among",
         ),
         (
             "  recomputation: recompute\n",
@@ -108,7 +108,7 @@ def test_sizes_and_steps_are_needed_in_a_folder_of_a_language_model(tmp_path: Pa
         read_folder(folder_of(tmp_path / "mlp", "measures: language_model\n" + WHOLE))
     text = str(caught.value)
     assert "models.mlp: expected the sizes of a language model, got none. write transformer: with layers" in text
-    assert "per_step: expected what a step of a language model computes, got nothing. write per_step:" in text
+    assert "per_step: expected a description of what a step of a language model computes, got nothing. write per_step:" in text
 
 
 def test_the_names_of_speeds_are_taken(tmp_path: Path) -> None:
@@ -135,16 +135,24 @@ def test_lines_of_steps_may_have_what_a_program_says_of_itself(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "metrics", "said"),
     [
-        (WHOLE, SAID, "says: expected none in a folder that measures training, got mfu. write measures: language_model"),
-        (LANGUAGE_MODEL, SAID.replace("'%'", "share"), "unit: expected the unit of mfu, '%', got 'share'. say factor: 100"),
+        (WHOLE, SAID, "says: expected no says: in a folder that measures training, got mfu. write measures: language_model"),
+        (LANGUAGE_MODEL, SAID.replace("'%'", "share"), "unit: expected the unit of mfu, '%', got 'share'. write factor: 100"),
         (LANGUAGE_MODEL, SAID.replace("says: mfu", "says: tflops_per_device"), "unit: expected the unit of tflops_per_device"),
         (LANGUAGE_MODEL, SAID.replace("higher", "lower"), "better: expected higher, as for mfu, got lower"),
-        (LANGUAGE_MODEL, SAID.replace("says:", "primary: true, says:"), "primary: expected false for what a program says"),
-        (LANGUAGE_MODEL, SAID.replace("says:", "speedup: true, says:"), "speedup: expected false for what a program says"),
-        (LANGUAGE_MODEL, SAID.replace("over: median, ", ""), "over: expected how the lines of all steps become one value"),
+        (
+            LANGUAGE_MODEL,
+            SAID.replace("says:", "primary: true, says:"),
+            "primary: expected false for a figure that the program reports",
+        ),
+        (
+            LANGUAGE_MODEL,
+            SAID.replace("says:", "speedup: true, says:"),
+            "speedup: expected false for a figure that the program reports",
+        ),
+        (LANGUAGE_MODEL, SAID.replace("over: median, ", ""), "over: expected a rule to combine the lines of all steps"),
         (LANGUAGE_MODEL, SAID.replace("says: mfu", "says: hfu"), "says: expected tokens_per_s, tokens_per_s_per_device"),
-        (LANGUAGE_MODEL, SAID.replace("says:", "ema: 0.1, says:"), "ema: expected none but for a figure of the last line"),
-        (LANGUAGE_MODEL, SAID.replace("median, says: mfu", "last, ema: 0.1"), "ema: expected none but for a figure of"),
+        (LANGUAGE_MODEL, SAID.replace("says:", "ema: 0.1, says:"), "ema: expected ema: only beside says: and over: last"),
+        (LANGUAGE_MODEL, SAID.replace("median, says: mfu", "last, ema: 0.1"), "ema: expected ema: only beside says:"),
         (
             LANGUAGE_MODEL,
             SAID.replace("median,", "last, ema: 1,"),

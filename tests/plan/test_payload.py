@@ -127,7 +127,7 @@ def _plant(mine: Path, what: str) -> None:
         ("line", "[models/]", r"'models/a\nb.py'"),
         ("deep", "[models/]", "up to 200 letters"),
         ("many", "[models/]", "expected up to 256 files of 16 MiB together"),
-        ("large", "[models/]", "models/net.py exceeds that"),
+        ("large", "[models/]", "models/net.py exceeds"),
         ("", "[models]", "expected a payload file, {mine}/models is a folder. write models/ to send all files below it"),
         ("", "[train.py/]", "expected a payload folder, {mine}/train.py is a file. remove the slash after the name"),
         ("", "[absent/]", "expected a payload folder, found no absent/. looked in {mine} "),
@@ -173,7 +173,7 @@ def test_what_cannot_be_sent_of_a_large_folder_is_not_listed_to_its_end(tmp_path
         (mine / "models" / f"f{number}.py").symlink_to("net.py")
     _, faults = payload_files({"models/": "a", "absent.py": "b"}, mine)
     assert [fault.where for fault in faults] == [*["a"] * 21, "b"]
-    assert str(faults[20]).startswith("a: expected files that can be sent, more than 20 of models/ cannot. ")
+    assert str(faults[20]).startswith("a: expected files that can be sent, but more than 20 in models/ cannot. ")
 
 
 def test_what_follows_files_beyond_the_limits_is_looked_at_too(tmp_path: Path) -> None:

@@ -275,7 +275,10 @@ def test_a_script_that_changes_the_identity_of_its_run_is_refused(line: str) -> 
     with pytest.raises(ConfigError) as caught:
         rendered(f"#!/bin/bash\n# ORCH_RUN_IDX=1\n{line}\n", {})
     assert (caught.value.kind, caught.value.exit_code) == ("template_error", 2)
-    assert caught.value.where == "templates/echo/launch.sh.j2:3" and "by which orch finds the processes" in caught.value.message
+    assert (
+        caught.value.where == "templates/echo/launch.sh.j2:3"
+        and "because orch identifies the processes" in caught.value.message
+    )
 
 
 @pytest.mark.parametrize("line", ["mpirun -x ORCH_RUN_ID true", 'echo "$ORCH_RUN_ID"', "# ORCH_RUN_ID=x", "export TORCH_X=1"])

@@ -118,12 +118,12 @@ def test_the_place_of_a_value_is_known() -> None:
         ("include:\n  - {node: 1}\n", f"choices.yaml:2: unknown key node. {OF_INCLUDE}; did you mean 'nodes'?"),
         ("include:\n  - {repeats: 5}\n", f"choices.yaml:2: unknown key repeats. {OF_INCLUDE}"),
         ("nodes: [1, 2]\nexclude:\n  - {nodes: 4}\n",
-         "choices.yaml:3: exclude[0].nodes: expected a value of the list of nodes, 1, 2, got 4"),
+         "choices.yaml:3: exclude[0].nodes: expected one of 1, 2, the values of nodes in this file, got 4"),
         ("dtype: [fp32, fp16]\nexclude:\n  - {dtype: fp61}\n",
-         "choices.yaml:3: exclude[0].dtype: expected a value of the list of dtype, fp16, fp32, got 'fp61'. "
+         "choices.yaml:3: exclude[0].dtype: expected one of fp16, fp32, the values of dtype in this file, got 'fp61'. "
          "did you mean 'fp16'?"),
         ("nodes: [1, 2]\nbatch_size: 64\nexclude:\n  - {batch_size: 64}\n",
-         "choices.yaml:4: exclude[0].batch_size: expected a name that has a list in this file, got batch_size. "
+         "choices.yaml:4: exclude[0].batch_size: expected the name of a list in this file, got batch_size. "
          "the file's lists: nodes"),
     ],
 )  # fmt: skip

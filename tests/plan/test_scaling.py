@@ -60,7 +60,11 @@ def test_forward_passes_of_a_language_model_stay_as_large_and_become_fewer(token
         ),
         ({"global_batch": 4}, {"shape": "1n8g"}, "expected a multiple of 8, for 8 copies of the model, got 4"),
         ({"global_batch": 0}, {"shape": "1n8g"}, "--global-batch: expected a whole number ≥ 1, got 0"),
-        ({"global_batch": 64}, {"shape": "1n8g", "batch_size": "8"}, "expected no --batch-size, which follows from it"),
+        (
+            {"global_batch": 64},
+            {"shape": "1n8g", "batch_size": "8"},
+            "expected no --batch-size, which follows from the global batch",
+        ),
     ],
 )
 def test_a_global_batch_that_cannot_be_is_refused(single: dict[str, Any], words: dict[str, str], said: str) -> None:
@@ -76,7 +80,10 @@ def test_a_batch_size_that_runs_find_need_not_divide_a_global_batch(tmp_path: Pa
     assert bench(folder, "nine", shape="1n8g", single={"global_batch": 40}).cells[-1].step.batch_size_up_to == 0
     with pytest.raises(ConfigError) as caught:
         bench(folder, "nine", shape="1n8g", sets=["largest=64"], single={"global_batch": 40})
-    assert "--global-batch: expected no --set largest: a batch size that a run finds need not divide it" in str(caught.value)
+    assert (
+        "--global-batch: expected no --set largest: a batch size that a run searches for may not divide the global batch"
+        in str(caught.value)
+    )
 
 
 def test_a_shape_that_cannot_divide_the_global_batch_is_left_out_and_named() -> None:

@@ -95,7 +95,7 @@ def test_a_budget_leaves_out_what_does_not_fit_and_what_needs_it() -> None:
     stages = suite_of(open_suite("accept"), "accept", "cuda").stages
     times = {"checks": 30.0, "gemm": 1000.0, "resnet50": 60.0, "soak": 60.0}
     kept, left = fitted([(stage, times.get(stage.name, 60.0)) for stage in stages], 600.0, {"storage": "no fio"})
-    assert "gemm" in left and left["gemm"] == "takes about 16m40s, 9m30s of the budget are left"
+    assert "gemm" in left and left["gemm"] == "takes about 16m40s, 9m30s of the budget is left"
     assert left["soak"] == left["resnet50"] == "needs gemm, which is left out" and left["storage"] == "no fio"
     assert [stage.name for stage in kept][:3] == ["checks", "memory", "host-device"]
     assert {stage.name for stage in kept} | set(left) == {stage.name for stage in stages}

@@ -27,7 +27,8 @@ def test_a_tune_is_one_cell_run_once_within_its_budget_and_without_a_baseline() 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"shape": "1n1g,2n1g"}, "--shape: expected one shape, got 1n1g,2n1g. settings of one shape may not suit another"),
+        ({"shape": "1n1g,2n1g"},
+         "--shape: expected one shape, got 1n1g,2n1g. tune each shape by itself: good settings of one may not suit another"),
         ({"shape": "all"}, "--shape: expected shapes such as 1n1g,4n8g, got 'all'"),
         ({"sets": ["seed"]}, "--set: expected key=value, got 'seed'"),
         ({"sets": ["seed=1,2"]},

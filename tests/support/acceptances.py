@@ -86,7 +86,7 @@ def acceptance(
         inventory="cluster.yaml",
         hosts={host.name: host.address for host in hosts},
         stages=("checks", "gemm"),
-        left_out={"soak": "takes about 5h, 1h of the budget are left"},
+        left_out={"soak": "takes about 5h, 1h of the budget is left"},
         attempts=(Attempt("gemm", plan.bench_id, tuple(host.name for host in hosts)),),
         over={"checks": "", "gemm": ""},
         earlier=earlier or {},

@@ -33,7 +33,7 @@ def test_a_cluster_without_a_fault_passes_and_says_what_was_not_tested(tmp_path:
     assert (certificate.verdict, status(certificate)) == ("pass", 0)
     assert verdicts(certificate) == dict.fromkeys(("node1", "node2", "node3", "node4"), "pass")
     assert certificate.not_tested == {
-        "soak": "takes about 5h, 1h of the budget are left",
+        "soak": "takes about 5h, 1h of the budget is left",
         "against the last acceptance": "no acceptance of these hosts with this suite has passed before",
     }
     assert judged(certificate, "peers").got.endswith("would have been named")
