@@ -100,8 +100,8 @@ def seal(bench: Sealable, target: Path, contents: Contents) -> Archive:
             if again.hexdigest() != digest:
                 raise damaged(
                     f"{where}: {name}",
-                    "expected an unchanged file, it was written to meanwhile",
-                    "repeat when nothing writes to the bench",
+                    "expected an unchanged file, but it was written to while it was sealed",
+                    "repeat the command when nothing writes to the bench",
                 )
         out.write(end(out.tell()))
     return _archive(bench, sums, record)
@@ -206,7 +206,11 @@ def _verified(folder: Path, where: str, contents: Contents, quoted: str) -> Unpa
     digests = digests_of(sums, where, quoted)
     sealed_names = digests.keys() - {RECORD}
     for name in sorted(sealed_names ^ set(_files(folder, where))):
-        message = "expected this file as sealed, it is missing" if name in sealed_names else "expected no such file as sealed"
+        message = (
+            "expected this sealed file, it is missing"
+            if name in sealed_names
+            else "expected only sealed files, found this one too"
+        )
         raise damaged(f"{where}: {name}", message)
     for name, digest in digests.items():
         _, actual = _measured(folder / name)

@@ -108,7 +108,7 @@ def verified(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mmap:
     try:
         data = map_bytes(path, _MAX_LOG_BYTES, above=_READ_LOG_BYTES)
     except FileNotFoundError as error:
-        raise invalid("expected the log, it is not collected", host, name, "run `orch collect`") from error
+        raise invalid("expected the log, but it has not been collected", host, name, "run `orch collect`") from error
     except OSError as error:
         raise invalid(f"cannot be read: {error.strerror}", host, name) from error
     if len(data) != entry.bytes:

@@ -22,7 +22,7 @@ from orchestrator.record.state_file import damaged, read_state, write_state
 __all__ = ["GOOD", "OUT", "SUSPECT", "NodeState", "change", "judged", "node_states", "now", "past_states"]
 
 GOOD, SUSPECT, OUT = "good", "suspect", "out"
-_FORGET = "remove it to forget all states; orch accept finds out again"
+_FORGET = "remove it to forget all states; orch accept determines them again"
 _MOST_PAST = 200
 """States of a host that are kept besides its current one."""
 

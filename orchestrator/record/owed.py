@@ -47,7 +47,9 @@ def reopen(bench: BenchDir) -> Reopened:
     """
     record, path = bench.record(), bench.path / "bench.json"
     if record.plan is None or record.limits is None or record.planned_with is None:
-        message = "expected what its runs were planned with, found none; an earlier version of orch wrote it"
+        message = (
+            "expected the files and hosts that its runs were planned with, found none; an earlier version of orch wrote it"
+        )
         raise damaged(path, message, "orch collect fetches the logs of its runs")
     order = [run_id for run_id in record.runs if run_id not in record.borrowed]
     if missing_runs := [run_id for run_id in order if run_id not in record.plan]:

@@ -97,21 +97,19 @@ class Project:
         listed = [Path(path).expanduser() for path in environment.get("ORCH_TEMPLATES", "").split(os.pathsep) if path]
         for path in given:
             if not path.is_dir():
-                raise ConfigError("expected a folder of framework folders, found none", where=str(path))
+                raise ConfigError("expected a folder with framework folders, found no such folder", where=str(path))
             if (path / "framework.yaml").is_file():
-                hint = f"give the folder that it is in: --templates {path.parent}"
-                raise ConfigError("expected a folder of framework folders, got one framework", where=str(path), hint=hint)
+                hint = f"give the folder above it: --templates {path.parent}"
+                raise ConfigError("expected a folder with framework folders, got one framework", where=str(path), hint=hint)
         for path in listed:
             if not path.is_dir():
-                message = f"expected folders of framework folders, found none at {path}"
-                raise ConfigError(
-                    message, where="ORCH_TEMPLATES", hint="it is a list of paths, with a colon between two of them"
-                )
+                message = f"expected folders with framework folders, found no folder {path}"
+                raise ConfigError(message, where="ORCH_TEMPLATES", hint="write a list of paths, separated by colons")
         default = self.defaults(environment).get("templates")
         kept, where = (default.value, default.where) if default else ((), "")
         for path in kept:
             if not path.is_dir():
-                raise ConfigError(f"expected folders of framework folders, found none at {path}", where=where)
+                raise ConfigError(f"expected folders with framework folders, found no folder {path}", where=where)
         own = [self.templates] if self.templates.is_dir() else []
         return tuple(dict.fromkeys([*given, *listed, *kept, *own]))
 

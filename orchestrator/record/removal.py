@@ -48,11 +48,13 @@ def check_removal(root: Path, paths: Sequence[Path]) -> list[BenchDir]:
     """
     for path in paths:
         if path.is_symlink() or path.resolve().parent != root.resolve():
-            message, hint = f"expected a bench of this project, in {root}", "rm -r removes a directory elsewhere"
+            message, hint = f"expected a bench of this project, in {root}", "remove a directory elsewhere with rm -r"
             raise ConfigError(message, kind="unsafe_path", where=str(path), hint=hint)
         if not (path / _RECORD).is_file():
             hint = (
-                "an acceptance goes with rm -r, after orch collect --prune of its benches" if AcceptanceDir(path).is_one else ""
+                "remove an acceptance with rm -r, after orch collect --prune of its benches"
+                if AcceptanceDir(path).is_one
+                else ""
             )
             message = f"expected a bench, got a folder without {_RECORD}"
             raise ConfigError(message, kind="unsafe_path", where=str(path), hint=hint)
@@ -60,7 +62,7 @@ def check_removal(root: Path, paths: Sequence[Path]) -> list[BenchDir]:
     for other in benches(root):
         lenders = sorted(set(other.record().borrowed.values()) & set(going)) if other.path.name not in going else []
         if lenders:
-            message = f"expected a bench that has lent no run, {other.path.name} borrowed runs of {', '.join(lenders)}"
+            message = f"expected a bench that has lent no runs, but {other.path.name} borrowed runs of {', '.join(lenders)}"
             raise ConfigError(message, where="orch rm", hint=f"to remove both, name {other.path.name} too")
     for bench in going.values():
         if holder(bench) is not None:

@@ -23,13 +23,13 @@ _TIMEOUT_S = 120
 def check_key(key: Path) -> None:
     """Raise ConfigError for a file that is no key of ssh."""
     if not key.is_file():
-        raise ConfigError("expected a key of ssh, found none", where=f"--sign {key}")
+        raise ConfigError("expected an ssh key, found no such file", where=f"--sign {key}")
     with key.open("rb") as file:
         if file.read(11) == b"-----BEGIN ":  # ssh-keygen -l does not read every kind of these without a passphrase
             return
     done = _keygen(["-l", "-f", str(key)], b"")
     if done.returncode:
-        raise ConfigError(f"expected a key of ssh, ssh-keygen says: {_said(done)}", where=f"--sign {key}")
+        raise ConfigError(f"expected an ssh key, ssh-keygen says: {_said(done)}", where=f"--sign {key}")
 
 
 def sign(seal: str, key: Path) -> bytes:

@@ -123,7 +123,7 @@ def test_a_plan_is_that_of_the_command_which_it_names(project: Path) -> None:
         ("label", 5, "--label: expected a text, got 5"),
         ("exclude", ["no1"], "--exclude: expected a text, got ['no1']"),
         ("expect", "faster", "--expect: expected a bound such as busbw >= 350, got 'faster'"),
-        ("templates", "no/such", "no/such: expected a folder of framework folders"),
+        ("templates", "no/such", "no/such: expected a folder with framework folders"),
         ("options", {"compute_ms": None}, "--set compute_ms"),
         ("options", 5, "--set: expected values by name, got 5"),
         ("env", [1], "--env: expected values by name, got [1]"),

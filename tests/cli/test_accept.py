@@ -81,8 +81,8 @@ def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(tmp_path: 
         (("quick", "--budget", "1s"), "--budget: expected at least one stage that can run and fits the budget, found none"),
         (("quick", "--budget", "soon"), "expected a time such as"),
         (("missing.yaml",), "expected a file, found none"),
-        (("quick", "--sign", "missing"), "--sign missing: expected a key of ssh, found none"),
-        (("quick", "--sign", "cluster.yaml"), "--sign cluster.yaml: expected a key of ssh, ssh-keygen says: "),
+        (("quick", "--sign", "missing"), "--sign missing: expected an ssh key, found no such file"),
+        (("quick", "--sign", "cluster.yaml"), "--sign cluster.yaml: expected an ssh key, ssh-keygen says: "),
         (("quick", "--sign", "cut"), "--sign cut: ssh-keygen does not sign: "),
         (("odd.yaml",), "odd.yaml:1: stages[0].checks[1]: expected names of checks, got 'gpuz'"),
         (("unknown.yaml",), "unknown.yaml:1: stages[0].framework: no framework 'gem'"),
@@ -246,7 +246,7 @@ def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_
     folder.change(lambda record: replace(record, over={"checks": ""}))
     assert find_bench("").path == folder.path / "a1-small.bench"
     refused = CliRunner().invoke(program(), ["rm", "-y", "a1-small"])
-    assert isinstance(refused.exception, ConfigError) and "an acceptance goes with rm -r" in refused.exception.hint
+    assert isinstance(refused.exception, ConfigError) and "remove an acceptance with rm -r" in refused.exception.hint
     folder.change(lambda record: replace(record, attempts=()))
     with pytest.raises(ConfigError, match="no stage of this acceptance has begun a bench yet"):
         find_bench("a1-small")

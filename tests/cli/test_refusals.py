@@ -64,7 +64,7 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --hosts @trio", "orch: hosts '@trio': expected a known group, got 'trio'. known groups: all, pair"),
         ("resnet50 --exclude no[1-4]", "orch: --exclude no[1-4]: no host is left. the inventory inventory/cluster.yaml has "
                                        "no other hosts"),
-        ("resnet50 --templates nowhere", "orch: nowhere: expected a folder of framework folders, found none"),
+        ("resnet50 --templates nowhere", "orch: nowhere: expected a folder with framework folders, found no such folder"),
         ("resnet50 --file nowhere.yaml", "orch: nowhere.yaml: expected a file, found none. check the path"),
     ],
 )  # fmt: skip

@@ -147,11 +147,11 @@ def test_a_signature_names_its_signer_and_no_other_seal_or_signer_passes(tmp_pat
     by_hand = ["ssh-keygen", "-Y", "verify", "-f", str(allowed), "-I", "ops@example.org", "-n", "orch", "-s", str(signature)]
     done = subprocess.run(by_hand, input=f"{seal_of_it}\n", text=True, capture_output=True, check=False)
     assert done.returncode == 0 and "Good" in done.stdout
-    with pytest.raises(ConfigError, match="expected a key of ssh, found none"):
+    with pytest.raises(ConfigError, match="expected an ssh key, found no such file"):
         sign(seal_of_it, tmp_path / "none")
     (tmp_path / "no-key").write_text("hello")
     os.chmod(tmp_path / "no-key", 0o600)
-    with pytest.raises(ConfigError, match="expected a key of ssh, ssh-keygen says"):
+    with pytest.raises(ConfigError, match="expected an ssh key, ssh-keygen says"):
         sign(seal_of_it, tmp_path / "no-key")
     (tmp_path / "no-key").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     with pytest.raises(ConfigError, match="ssh-keygen does not sign"):

@@ -88,7 +88,7 @@ def test_template_folders_of_a_file_come_before_the_projects_own_and_must_exist(
         Project(tmp_path).template_folders([], environment)
     assert (
         str(caught.value)
-        == f"{tmp_path}/orch.yaml:2: templates: expected folders of framework folders, found none at {tmp_path}/gone"
+        == f"{tmp_path}/orch.yaml:2: templates: expected folders with framework folders, found no folder {tmp_path}/gone"
     )
 
 

@@ -34,13 +34,13 @@ def test_the_templates_of_a_project_elsewhere_are_named_whole(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "listed", "said"),
     [
-        ("gone", "", "gone: expected a folder of framework folders, found none"),
+        ("gone", "", "gone: expected a folder with framework folders, found no such folder"),
         (
             "one",
             "",
-            "one: expected a folder of framework folders, got one framework. give the folder that it is in: --templates .",
+            "one: expected a folder with framework folders, got one framework. give the folder above it: --templates .",
         ),
-        ("", "/gone/a", "ORCH_TEMPLATES: expected folders of framework folders, found none at /gone/a"),
+        ("", "/gone/a", "ORCH_TEMPLATES: expected folders with framework folders, found no folder /gone/a"),
     ],
 )
 def test_a_folder_that_is_none_is_refused_with_where_it_was_named(

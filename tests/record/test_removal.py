@@ -73,7 +73,7 @@ def test_a_lender_stays_while_a_borrower_does(root: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         check_removal(root, [root / "a"])
     assert str(caught.value) == (
-        "orch rm: expected a bench that has lent no run, b borrowed runs of a. to remove both, name b too"
+        "orch rm: expected a bench that has lent no runs, but b borrowed runs of a. to remove both, name b too"
     )
     assert [one.path.name for one in check_removal(root, [root / "a", root / "b"])] == ["a", "b"]
 

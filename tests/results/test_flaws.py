@@ -96,7 +96,7 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
         (in_file_entry("rank-0.out", {"bytes": 5, "sha256": "0"}), "node1", "expected 5 bytes as on the node"),
         (in_file_entry("rank-0.out", "x"), "node1", "files.rank-0.out: expected bytes and sha256"),
         (in_file_entry("../../manifest.json", {"bytes": 1, "sha256": "0"}), "node1", "expected a name of letters"),
-        (in_file_entry("rank-9.out", {"bytes": 1, "sha256": "0"}), "node1", "expected the log, it is not collected"),
+        (in_file_entry("rank-9.out", {"bytes": 1, "sha256": "0"}), "node1", "expected the log, but it has not been collected"),
     ],
 )
 def test_a_flaw_is_an_error_of_the_run_and_no_number(bench: BenchDir, flaw: Flaw, host: str, text: str) -> None:

@@ -70,10 +70,10 @@ def test_each_file_of_an_unpacked_archive_is_guarded_and_named(unpacked: Path) -
 
 def test_a_file_more_and_a_file_less_are_named(unpacked: Path) -> None:
     (unpacked / "r1" / "more.txt").write_text("")
-    assert "r1/more.txt: expected no such file as sealed" in refusal(unpacked)
+    assert "r1/more.txt: expected only sealed files, found this one too" in refusal(unpacked)
     (unpacked / "r1" / "more.txt").unlink()
     (unpacked / "r1" / "manifest.json").unlink()
-    assert "r1/manifest.json: expected this file as sealed, it is missing" in refusal(unpacked)
+    assert "r1/manifest.json: expected this sealed file, it is missing" in refusal(unpacked)
 
 
 def test_tables_that_the_logs_do_not_give_are_refused_however_true_the_digests(unpacked: Path, tmp_path: Path) -> None:
