@@ -31,13 +31,13 @@ def left_open(result: Bisected) -> list[str]:
     """Return what remains after the answer: settings outside of it, and differences that no run can have either way."""
     lines = []
     if result.verdict == PART:
-        lines.append("what explains the rest could not be told")
+        lines.append("what explains the rest could not be determined")
     if result.verdict in (EXPLAINED, PART):
         if unsure := [text for text in result.doubtful if text not in result.untested]:
-            lines.append(f"that {_and(unsure)} {_takes(unsure)} part is not certain")
+            lines.append(f"that {_and(unsure)} {_takes(unsure)} part in it is not certain")
         if untested := result.untested:
             runs = "runs without it" if len(untested) == 1 else "runs without each of them"
-            lines.append(f"that {_and(untested)} {_takes(untested)} part is not certain: no time was left for {runs}")
+            lines.append(f"that {_and(untested)} {_takes(untested)} part in it is not certain: no time was left for {runs}")
         if result.is_early:
             lines.append("no time was left to search further: a smaller set, or one that explains more, is possible")
     shares = {text: result.alone[text] for text in result.outside if text in result.alone}
@@ -93,22 +93,22 @@ def _change(result: Bisected) -> str:
 
 def _gone(result: Bisected) -> str:
     recorded = f"{result.recorded_ratio - 1:+.1%}"
-    said = "the change was not seen again" if recorded_change(result.a, result.b) else "A and B do not differ"
+    said = "the change could not be reproduced" if recorded_change(result.a, result.b) else "A and B do not differ"
     if result.change is None:
         return f"{said}; it was {recorded}"
     return f"{said}: B against A {_percents(result.change)}, in {result.change.pairs} pairs of runs; it was {recorded}"
 
 
 def _unproven(result: Bisected) -> str:
-    return f"it could not be told what explains {_change(result)}: {_why_unproven(result)}"
+    return f"it could not be determined what explains {_change(result)}: {_why_unproven(result)}"
 
 
 def _why_unproven(result: Bisected) -> str:
     if result.evidence and result.share is not None and (result.share.low <= 0):
         named = _and(result.doubtful)
-        return f"{named} explained {_share(result.share)} in the verification, which may be nothing"
+        return f"{named} explained {_share(result.share)} in the verification, possibly nothing"
     if result.evidence:
-        return "in the verification the change itself was not certain"
+        return "the verification did not show a certain change from A to B"
     return result.why
 
 
@@ -123,7 +123,7 @@ def _share(share: Share) -> str:
 
 
 def _fixed(fixed: Fixed) -> str:
-    return f"not run either way: {fixed.name}: {fixed.before} → {fixed.after}: {fixed.why}"
+    return f"cannot be chosen for a run: {fixed.name}: {fixed.before} → {fixed.after}: {fixed.why}"
 
 
 def _value(value: str | int | float | bool | None) -> str:

@@ -64,7 +64,7 @@ def _print_suspects(cell: CellSuspects, comparison: Comparison, console: Console
     """Print what may explain that one cell became slower or faster, with the evidence for each."""
     pair = next(pair for pair in comparison.pairs if (pair.case, pair.metric) == (cell.case, cell.metric))
     metric = "" if pair.metric == SPEED else f" {pair.metric}"
-    title = f"{cell.case}{metric} {pair.verdict}, {change(pair)}: what may explain it, the likeliest first; no proof"
+    title = f"{cell.case}{metric} {pair.verdict}, {change(pair)}: possible causes, the likeliest first; none is proven"
     console.print()
     console.print(Text(one_line(title), style="bold"))
     if not cell.suspects:
@@ -107,7 +107,7 @@ def notes(comparison: Comparison) -> list[str]:
     others = dict.fromkeys(pair.metric for pair in comparison.pairs if pair.verdict == OTHER_METRIC)
     for metric in others:
         hint = "orch summarize --reread reads the logs of both with one folder"
-        texts.append(f"{metric} is declared differently in the two benches, so that its numbers cannot be compared; {hint}")
+        texts.append(f"{metric} is declared differently in the two benches, so its numbers cannot be compared; {hint}")
     only_in_one = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
     return texts + [f"only in {name}: {'; '.join(cases)}" for name, cases in only_in_one if cases]
 

@@ -82,8 +82,8 @@ def _evidence(explanation: Explanation) -> Iterator[str]:
             yield f"predicted from baseline and collectives alone: {speed}"
     if started := explanation.startup:
         before_s, share = started.until_window_s, started.until_window_s / started.run_s
-        yield f"start-up: the window begins after {before_s:.1f} s of a run of {started.run_s:.1f} s, {share:.0%}"
-    yield from (f"a measurement is missing; take it with: {command}" for command in explanation.missing)
+        yield f"start-up: the window begins after {before_s:.1f} s of the run's {started.run_s:.1f} s ({share:.0%})"
+    yield from (f"a measurement is missing; to make it: {command}" for command in explanation.missing)
 
 
 def render(explanations: Sequence[Explanation], console: Console, series: Iterable[str] = ()) -> None:

@@ -21,7 +21,7 @@ __all__ = ["COLUMNS", "HangTable", "documents", "render", "table"]
 COLUMNS = ("rank", "node", "step", "phase", "state", "processor", "system call", "what it did")
 _SHOWN = 16
 """Ranks that a terminal shows of a hang, those that are named first."""
-_UNTOLD = "it was not told which rank was the cause: no controller compared the nodes"
+_UNTOLD = "it is not known which rank was the cause: no controller compared the nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def table(hang: Hang) -> HangTable:
         verdict=one_line(hang.sentence or _UNTOLD),
         rows=tuple(_row(own) for own in hang.seen),
         named=frozenset(map(str, hang.ranks)),
-        notes=tuple(map(one_line, (*said, *(f"no report of {text}" for text in hang.missing)))),
+        notes=tuple(map(one_line, (*said, *(f"no report from {text}" for text in hang.missing)))),
         stacks=tuple(
             (one_line(f"rank {own.rank} on {own.host}"), tuple(map(one_line, own.stack))) for own in ordered if own.stack
         ),

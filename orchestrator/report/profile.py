@@ -25,7 +25,7 @@ _COLUMNS = (
     "on",
     "step ms",
     "communication",
-    "beside computing",
+    "overlapped",
     "exposed",
     "of it waiting",
     "explained",
@@ -52,8 +52,8 @@ def table(profiles: Sequence[Profiled], explained: Sequence[Explanation] = ()) -
         title="Traces",
         head=(
             "extra runs that no other table counts; shares of the traced steps",
-            "communication: from when a rank has come to a collective until it has ended; exposed: while nothing is computed",
-            "of it waiting: until the last of the traced ranks has come; the rest is transfer, which --explain predicts",
+            "communication: from a rank's arrival at a collective until it ends; exposed: while nothing is computed",
+            "of it waiting: until the last of the traced ranks arrives; the rest is transfer, which --explain predicts",
         ),
         rows=tuple(rows),
         footnotes=tuple(notes),
@@ -79,13 +79,15 @@ def _words(profile: Profiled, explained: Sequence[Explanation]) -> str:
     trace = max(profile.traces, key=lambda trace: trace.communication)
     words = [f"rank {trace.rank} communicates for {trace.communication:.1%} of a step of {number(trace.step_s * 1e3)} ms"]
     if explanation := _explanation(profile, explained):
-        words[0] += f", {trace.step_s / explanation.step_s:.2f} times one without a profile"
+        words[0] += f", {trace.step_s / explanation.step_s:.2f} times a step without a profile"
     if trace.overlapped is not None:
-        words.append(f"{trace.overlapped:.1%} of that beside computing, {trace.exposed:.1%} of a step exposed")
+        words.append(f"{trace.overlapped:.1%} of that overlaps with computing, {trace.exposed:.1%} of a step is exposed")
     if trace.waiting is not None:
-        words.append(f"of it {trace.waiting:.1%} waiting for other ranks and {trace.exposed - trace.waiting:.1%} transfer")
+        words.append(
+            f"of that, {trace.waiting:.1%} is waiting for other ranks and {trace.exposed - trace.waiting:.1%} transfer"
+        )
     if (predicted := _predicted(profile, explained)) is not None:
-        words.append(f"{predicted:.1%} transfer by --explain")
+        words.append(f"--explain predicts {predicted:.1%} transfer")
     longest = ", ".join(f"{operator.name} {operator.share:.1%}" for operator in trace.top[:_SHOWN])
     return "; ".join([*words, f"idle {trace.idle:.1%}", f"longest: {longest}"])
 

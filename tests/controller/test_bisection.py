@@ -113,7 +113,7 @@ def test_two_that_only_work_together_are_proven_together(tmp_path: Path) -> None
     assert abs(found.alone["compute_ms=25.0"].value) < 0.1
     unsure = replace(found, causes=found.causes[:1], doubtful=found.causes[1:])
     assert answer(unsure) == answer(found), "the share is that of both, whatever is certain of one"
-    assert "that NCCL_ALGO=Tree takes part is not certain" in left_open(unsure)
+    assert "that NCCL_ALGO=Tree takes part in it is not certain" in left_open(unsure)
 
 
 def test_where_all_differences_are_needed_the_answer_names_all_and_not_those_of_a_smaller_set_beside(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_where_nothing_differs_any_more_it_ends_after_a_and_b(tmp_path: Path) ->
     rig = Rig(tmp_path, (COMPUTE, SEED), lambda _: 0.5)
     kinds, found = rig.conduct()
     assert (kinds, found.verdict, found.causes) == ([], "gone", ()) and len(rig.bench.runs()) == 8
-    assert "the change was not seen again" in answer(found) and "it was -20.0%" in answer(found)
+    assert "the change could not be reproduced" in answer(found) and "it was -20.0%" in answer(found)
 
 
 def test_a_candidate_that_fails_is_a_result_and_a_side_that_fails_ends_it(tmp_path: Path) -> None:

@@ -61,13 +61,13 @@ case  measured  predicted  off by  step ms  gap ms  comm.  comm. %  input  input
 1n1g   6000.00    6000.00   +0.0%    42.00    0.00   0.00     0.0%   0.00     0.0%       0.00         0.0%        0.00          0.0%         0.00           0.0%
 1n2g  11500.00   11730.00   +2.0%    50.00    8.00   6.00    12.0%      –        –          –            –        3.00          6.0%        -1.00          -2.0%
 hidden at 164 columns: predicted 95%, ideal ms; COLUMNS=192 shows them, or --format html or json
-  1n1g start-up: the window begins after 21.0 s of a run of 28.0 s, 75%
+  1n1g start-up: the window begins after 21.0 s of the run's 28.0 s (75%)
   1n2g communication: 5 buckets
   1n2g input, straggler: not told
   1n2g contention: solo steps
   1n2g predicted from baseline and collectives alone: 11900.00 samples/s
-  1n2g start-up: the window begins after 21.0 s of a run of 28.0 s, 75%
-  1n2g a measurement is missing; take it with: orch bench allreduce --shape 1n2g
+  1n2g start-up: the window begins after 21.0 s of the run's 28.0 s (75%)
+  1n2g a measurement is missing; to make it: orch bench allreduce --shape 1n2g
 """  # noqa: E501 - as wide as the terminal
 
 

@@ -35,14 +35,14 @@ def line(found: Profiled, *explanations: Explanation) -> str:
 
 def test_a_line_has_the_share_by_trace_and_by_explanation() -> None:
     assert line(profiled(), explained(0.03)) == (
-        "trace of 2n1g: rank 1 communicates for 40.0% of a step of 20.00 ms, 0.20 times one without a profile; "
-        "25.0% of that beside computing, 30.0% of a step exposed; 30.0% transfer by --explain; idle 10.0%; "
+        "trace of 2n1g: rank 1 communicates for 40.0% of a step of 20.00 ms, 0.20 times a step without a profile; "
+        "25.0% of that overlaps with computing, 30.0% of a step is exposed; --explain predicts 30.0% transfer; idle 10.0%; "
         "longest: aten::mm 25.0%, aten::add 5.0%\n"
     )
-    assert "30.0% of a step exposed; of it 20.0% waiting for other ranks and 10.0% transfer; idle" in line(
+    assert "30.0% of a step is exposed; of that, 20.0% is waiting for other ranks and 10.0% transfer; idle" in line(
         profiled(waiting=0.2)
     )
-    assert "by --explain" not in line(profiled()) + line(profiled(), explained(None))
+    assert "--explain predicts" not in line(profiled()) + line(profiled(), explained(None))
     assert "of a step of 20.00 ms; 25.0%" in line(profiled())
 
 

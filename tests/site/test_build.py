@@ -119,7 +119,7 @@ def test_a_change_is_compared_with_the_bench_before_as_orch_compare_does(project
     text = Page(site / "compare" / "c.html").text
     comparison, _ = compare(BenchDir.open(project.runs / "b"), BenchDir.open(project.runs / "c"))
     (pair,) = comparison.pairs
-    assert pair.verdict == "slower" and f"2n2g samples_per_s is slower, {change(pair)}: what may explain it" in text
+    assert pair.verdict == "slower" and f"2n2g samples_per_s is slower, {change(pair)}: possible causes" in text
     # The one before that is there too, by its numbers alone.
     assert "Beside further earlier benches" in text and 'id="a"' in (site / "compare" / "c.html").read_text()
     assert not (site / "compare" / "a.html").exists()

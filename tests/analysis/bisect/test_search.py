@@ -252,12 +252,12 @@ def test_an_answer_that_no_time_was_left_to_prove_says_of_which_part() -> None:
     assert (found.verdict, found.causes, found.is_early) == ("explained", (), True)
     assert found.doubtful == found.untested == ("d0=1", "d2=1")
     assert left_open(found)[:2] == [
-        "that d0=1 and d2=1 take part is not certain: no time was left for runs without each of them",
+        "that d0=1 and d2=1 take part in it is not certain: no time was left for runs without each of them",
         "no time was left to search further: a smaller set, or one that explains more, is possible",
     ]
     one = campaign(truth, count, random.Random(3), scatter=0.001, recorded=-0.1, budget=26 + 16)
     assert (one.causes, one.untested) == (("d0=1",), ("d2=1",))
-    assert left_open(one)[0] == "that d2=1 takes part is not certain: no time was left for runs without it"
+    assert left_open(one)[0] == "that d2=1 takes part in it is not certain: no time was left for runs without it"
     enough = campaign(truth, count, random.Random(3), scatter=0.001, recorded=-0.1)
     assert (enough.causes, enough.untested, enough.is_early) == (("d0=1", "d2=1"), (), False)
 

@@ -83,7 +83,7 @@ def test_an_option_that_costs_a_tenth_is_found_and_named_first(project: Project,
     assert found["files"] == []  # the run's name, its only difference, is none
     shown = project.orch("compare", "a", "b").stdout.splitlines()
     assert shown[2].split()[:5] == ["2n2g", "127.97", "5", "116.34", "5"] and shown[2].split()[-1] == "slower"
-    assert shown[-3] == "2n2g slower, -9.1%, -9.4% to -8.8%: what may explain it, the likeliest first; no proof"
+    assert shown[-3] == "2n2g slower, -9.1%, -9.4% to -8.8%: possible causes, the likeliest first; none is proven"
     assert shown[-2:] == [" 1 options.compile: true → false", " 2 node.kernel: 6.1 → 6.1, 6.8 (found by preflight)"]
     (cell,) = found["suspects"]
     assert [(one["name"], one["kind"]) for one in cell["suspects"]] == [("options.compile", "choice"), ("node.kernel", "fact")]
