@@ -98,7 +98,7 @@ def check_names(
     known_metrics = dict.fromkeys(name for of_framework in metrics.values() for name in of_framework)
     if metric not in known_metrics:
         hint = f"the metrics are {', '.join(known_metrics) or 'none'}{nearest(metric, known_metrics)}"
-        raise ConfigError(f"expected a bound on a metric of this bench, got {metric!r}", where=where, hint=hint)
+        raise ConfigError(f"expected a metric that this bench measures, got {metric!r}", where=where, hint=hint)
     having = [framework for framework in frameworks if metric in metrics[framework.name]]
     keys = dict.fromkeys(key for framework in having for key in metrics[framework.name][metric])
     known = {*keys, *_FIELDS, *(option for framework in having for option in framework.options), *variables}
@@ -203,7 +203,7 @@ def _nothing(expected: Expectation, candidates: Sequence[_Candidate]) -> str:
             return f"no such value; nothing that was measured has a {name}"
         if value not in present:
             return f"no such value; {name} has {', '.join(map(as_value, present))}"
-    return "no such value; no configuration has all of these"
+    return "no such value; no configuration has all of these values together"
 
 
 class _Candidate:

@@ -191,7 +191,7 @@ def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, mas
     silent = {host: count / spec.steps for host, count in sent.items() if count < spec.steps * least}
     if spec.nodes < 2 or not silent or master_addr.startswith("127."):
         return []
-    words = f"sent {max(silent.values()):.0f} bytes per step or less"
+    words = f"sent at most {max(silent.values()):.0f} bytes per step"
     gradients = f" for gradients of {2 * known / 1e6:.1f} MB in 16 bits" if known else ""
     why = "each node may train alone, or over links whose bytes the kernel does not count"
     return [f"{fold(silent)} {words}{gradients}: {why}"]

@@ -74,7 +74,7 @@ def coarse(cell: Cell, typical: Estimate | None) -> list[str]:
         return []
     step = f"{float(f'{max(resolutions):.2g}'):g} {cell.metric.unit}"
     if len(set(cell.values)) == 1:
-        return [f"all {len(cell.values)} repeats are equal: the log resolves {step}, which hides how far they are apart"]
+        return [f"all {len(cell.values)} repeats are equal: the log resolves {step}, which hides how far apart they are"]
     interval = typical.interval if typical else None
     if interval and max(resolutions) > COARSE * (interval.high - interval.low):
         return [f"the log resolves {step}, more than half of the interval's width: too coarse for so narrow an interval"]

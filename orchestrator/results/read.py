@@ -120,7 +120,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     paths = _transport(run, planned, records)
     transport = {**asdict(paths), "words": list(paths.words(spec.nodes, spec.world_size))}
     bound = bound_ranks(records)
-    notes += [f"ranks bound to CPUs, {words}" for words in [binding_words(bound)] if words] + shared_cores(bound)
+    notes += [f"ranks are bound to CPUs, {words}" for words in [binding_words(bound)] if words] + shared_cores(bound)
     observed = {**observed, **({"cpu_binding": binding_words(bound)} if bound else {})}
     observed = {**observed, "networks": list(paths.networks), "transport": transport}
     notes += nccl.fallbacks(paths, spec.nodes, spec.world_size, infiniband_gbit(planned.facts))
@@ -221,7 +221,7 @@ def _leftovers(outcome: RecordedOutcome | None) -> list[str]:
     doubtful = [host for host, node in clean.items() if node.unverified]
     notes = []
     if left:
-        notes.append(f"processes of the run were left on {fold(left)} and had to be ended")
+        notes.append(f"processes of the run were left over on {fold(left)} and had to be ended")
     if doubtful:
         notes.append(f"not verified: whether the run has ended on {fold(doubtful)}")
     return notes
@@ -235,7 +235,7 @@ def _stragglers(outcome: RecordedOutcome | None) -> list[str]:
     for host, took in times.items():
         others = [other for name, other in times.items() if name != host]
         if others and took > max(_SLOW_ANSWER_S, _STRAGGLER_TIMES * (usual := median(others))):
-            notes.append(f"{host} answered slowly: {took * 1e3:.0f} ms, the others {usual * 1e3:.1f} ms")
+            notes.append(f"{host} answered slowly during the run: in {took * 1e3:.0f} ms, the others in {usual * 1e3:.1f} ms")
     return notes
 
 

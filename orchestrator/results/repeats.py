@@ -84,7 +84,7 @@ def over_other_interfaces(runs: Sequence[RunResult]) -> list[str]:
         for host, facts in run.facts.items() if run.spec and run.spec.nodes > 1 else ():
             interface = facts.get("interface") if isinstance(facts, Mapping) else None
             name = str(interface.get("name", "")) if isinstance(interface, Mapping) else ""
-            repeats.setdefault(host, {}).setdefault(f"over {name}" if name else "with none found", []).append(run.repeat)
+            repeats.setdefault(host, {}).setdefault(f"over {name}" if name else "without a known one", []).append(run.repeat)
     hosts: dict[str, list[str]] = {}
     for host, by_way in repeats.items():
         if len(by_way) > 1:

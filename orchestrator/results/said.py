@@ -90,7 +90,9 @@ class Setting:
             experts = " and of all experts" if self.transformer and self.transformer.experts > 1 else ""
             habits += [
                 Habit("attention", "half of the attention, as in mfu_causal"),
-                Habit("recomputation", "recomputation, as in hfu" if is_done else "full recomputation, which is not done"),
+                Habit(
+                    "recomputation", "recomputation, as in hfu" if is_done else "full recomputation, which this run does not do"
+                ),
                 Habit("parameters", f"all parameters, with those of embedding tables{experts}"),
             ]
         if says == "mfu" and self.device:
@@ -151,9 +153,10 @@ class Figure:
         named = list(explanations[:_NAMED])
         if more := len(explanations) - len(named):
             named.append(f"{more} other explanation{'s' if more > 1 else ''}")
-        why = f"it agrees with {', or with '.join(named)}" if named else "nothing known explains it"
+        why = f"it matches a computation with {', or with '.join(named)}" if named else "no known convention explains it"
         unit = "%" if self.unit == "%" else f" {self.unit}"
-        return f"the program says {self.says} {written(self.said)}{unit}, its log gives {written(self.computed)}{unit}: {why}"
+        said, computed = (f"{written(figure)}{unit}" for figure in (self.said, self.computed))
+        return f"the program reports {self.says} {said}, but its log gives {computed}: {why}"
 
     def _is_near(self, figure: float) -> bool:
         return abs(self.said - figure) <= WORTH * figure + self.resolution * max(1.0, figure / self.computed)

@@ -61,7 +61,7 @@ def _uneven(log: str, got: set[int], expected: int, wrong: Sequence[int], window
     host, _, name = log.partition("/")
     lines = "a line" if expected == 1 else f"{expected} lines"
     counts = " or ".join(str(number or "none") for number in sorted(got))
-    like = f"; {others} more log{'s are' if others > 1 else ' is'} like that" if others else ""
+    like = f"; {others} more log{'s have' if others > 1 else ' has'} such steps" if others else ""
     return invalid(
         f"expected {lines} for each of the {len(window)} steps from {window[0]} to {window[-1]} that ranks printed, "
         f"got {counts} for {len(wrong)} of them, first for step {wrong[0]}{like}",
@@ -85,12 +85,12 @@ def _verify_number(ranks: Mapping[str, int], grammar: LogGrammar, slots: Sequenc
         printing = ranks.get(slot.host, 0)
         if not printing:
             hint = "if only the first node prints, write nodes: first under log:"
-            raise invalid("expected step lines of every node (nodes: every), this one has none", slot.host, hint=hint)
+            raise invalid("expected step lines of every node (nodes: every), got none from this one", slot.host, hint=hint)
         if per_node and printing != 1:
             raise invalid(f"expected one line of this node for each step, got {printing}", slot.host)
         if not per_node and printing not in (slot.nproc, files[slot.host]):
             raise invalid(
                 f"expected step lines of all {slot.nproc} ranks of this node, or of one on each node, got those of {printing}",
                 slot.host,
-                hint="a rank logged nothing; if only some print, name their logs in log.files or match the lines of one",
+                hint="a rank logged nothing; if only some print, name their logs in log.files, or match the lines of one rank",
             )

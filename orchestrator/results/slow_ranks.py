@@ -133,8 +133,8 @@ def _incomparable(by_rank: Sequence[Sequence[RankParts]]) -> str:
     share, rank, host = max((_gpu_waits(own) or 0.0, -own[0].rank, own[0].host) for own in by_rank)
     if share < _WAITING:
         return ""
-    words = f"the GPU of rank {-rank} on {host} waits for its program in {share:.0%} of the steps"
-    return f"{words}: the ranks are not compared by how long they compute"
+    words = f"the GPU of rank {-rank} on {host} waits for its program (the CPU side) in {share:.0%} of the steps"
+    return f"{words}, so ranks are not compared by compute time"
 
 
 def _gpu_waits(own: Sequence[RankParts]) -> float | None:
@@ -246,7 +246,7 @@ def _computing(
     host = _home(member, hosts)
     cause, conditions = _conditions(host, set(hosts.values()), runs)
     waits = ", which wait for it" if is_first else ""
-    work = f"; its processor time is {_share(working)} above theirs" if working else ""
+    work = f"; its processor time is {_share(working)} above that of the others" if working else ""
     words = f"{_who(member, hosts)} takes {_share(excess)} longer to compute than the other ranks{waits}{work}{conditions}"
     return SlowRank(member if isinstance(member, int) else None, host, "compute", excess, cause, words)
 
@@ -288,11 +288,11 @@ def _conditions(host: str, hosts: Collection[str], runs: Sequence[RunResult]) ->
     ]
     of_reasons = [{name: share.most for name, share in shares.items()} for run in runs for shares in run.slowed.values()]
     if conditions.by_others or loads and any(_has_more(host, hosts, run.loaded) for run in runs):
-        cause, words = "others", "others take from it: "
+        cause, words = "others", "others take resources from it: "
     elif conditions.of_devices or any(_has_more(host, hosts, shares) for shares in of_reasons):
         cause, words = "device", "its own devices are slower: "
     elif conditions.is_sampled:
-        cause, words = "unknown", "nothing that was sampled tells why" + (": " if known else "")
+        cause, words = "unknown", "no sampled value explains it" + (": " if known else "")
     else:
         cause, words = "", ""
     text = words + "; ".join(known)

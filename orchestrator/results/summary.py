@@ -216,14 +216,14 @@ def _no_baseline(series: str, family: Sequence[Cell]) -> str:
     bases = [cell for cell in family if is_baseline(cell.spec)]
     tried = [run for cell in bases for run in cell.runs]
     shape = (bases[0].spec if bases else baseline_of(family[0].spec)).shape
-    other = "" if shape == "1n1g" else "; --baseline-shape names another, where no node has so many devices"
-    rerun = f"orch bench without --no-baseline measures one or borrows a good one of the same spec{other}"
+    other = "" if shape == "1n1g" else "; if no node has so many devices, --baseline-shape chooses another one"
+    rerun = f"orch bench without --no-baseline measures one, or borrows a good run of the same spec{other}"
     again = sorted({run.repeated_by for run in tried} - {"", REREAD})
     if not bases and any(cell.spec.step.batch_size_up_to for cell in family):
         return f"{series}: no speedup, because no {shape} run found this batch size; --batch-size sets one for all shapes"
     retry = f"{' or '.join(again)} repeats it" if again else "a new orch bench measures a new one"
     if any(run.state == RUNNING for run in tried):
-        return f"{series}: no speedup yet, because no {shape} run is over"
+        return f"{series}: no speedup yet, because no {shape} run has ended"
     return f"{series}: no speedup, because there is no good {shape} run; {retry if tried else rerun}"
 
 

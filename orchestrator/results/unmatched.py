@@ -93,7 +93,7 @@ def explained(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]],
     host, name = logs[0][:2] if logs else ("", "")
     nearest = _nearest(patterns, logs)
     if misread:
-        detail = f"lines match, and in the first of them {misread} is not a number"
+        detail = f"lines match, but in the first of them {misread} is not a number"
     elif nearest:
         key, (host, name), miss = nearest
         detail = f"{key} comes nearest: {miss}"
@@ -139,4 +139,4 @@ def _beginnings(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         if lines:
             shown = ", ".join(repr(line[:_SHOWN_CHARACTERS]) for line in lines[:_SHOWN_LINES])
-            yield host, name, f"no line comes near {' or '.join(patterns)}, the log begins with {shown}"
+            yield host, name, f"no line comes near {' or '.join(patterns)}; the log begins with {shown}"

@@ -128,7 +128,7 @@ def _sources(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], 
             # Ranks that print into one log are at most one step apart.
             texts = _measured(lines_of_key, expected, slack=int(metric.scope != "rank"))
             if len(texts) > 1 and metric.over == "only":
-                hint = f"say over: under log.metrics.{metric.name}, such as mean or last: what several lines become"
+                hint = f"write over: under log.metrics.{metric.name}, such as mean or last, to combine several lines"
                 message = f"expected one line with {metric.name}{_at(metric, key)}, got another"
                 raise _invalid(message, log, hint, "log_unmatched")
             if texts:
@@ -181,7 +181,7 @@ def _of_run(metric: Metric, sources: Mapping[str, _Source]) -> dict[str, _Source
                         for place, of_log in ((name, source), (other_name, other))
                     )
                     message = f"expected the same {metric.name}{_at(metric, key)} in all logs, got {got}"
-                    hint = f"if each log is about a rank or a node, say scope: and across: under log.metrics.{metric.name}"
+                    hint = f"if each log is about one rank or node, write scope: and across: under log.metrics.{metric.name}"
                     raise _invalid(message, other.log, hint, "log_unmatched")
     return first
 
@@ -213,7 +213,7 @@ def _verify_complete(
         return
     missing = [name for name in sources if name not in by_source]
     words = f"; none of {'rank ' if metric.scope == 'rank' else ''}{fold(missing)}" if missing else ""
-    hint = f"each {metric.scope} must print it; log.files must name the logs of all, and log.nodes be every"
+    hint = f"every {metric.scope} must print it, log.files must name all their logs, and log.nodes must be every"
     message = f"expected {metric.name}{_at(metric, key)} of {count} {metric.scope}s, got it of {len(by_source)}{words}"
     raise _invalid(message, sources[missing[0] if missing else next(iter(sources))].log, hint)
 
@@ -250,8 +250,8 @@ def _at(metric: Metric, key: Key) -> str:
 
 
 def _unread(group: str, text: str, log: Log) -> DataError:
-    message = f"lines match, and in the first of them {group} {text[:_SHOWN]!r} is not a number"
-    hint = "say under log: how numbers are printed (thousands, suffixes), or let the group match only what is one; "
+    message = f"lines match, but in the first of them {group} {text[:_SHOWN]!r} is not a number"
+    hint = "declare under log: how numbers are printed (thousands, suffixes), or let the group match only the number; "
     hint += "then: orch summarize --reread"
     return _invalid(message, log, hint, "log_unmatched")
 

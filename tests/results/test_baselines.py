@@ -29,14 +29,14 @@ def test_without_a_baseline_there_is_a_note_with_what_gives_one_to_this_table() 
     assert summary.rows[0].speedup is None and not summary.baseline
     assert summary.notes == (
         "pytorch resnet50 fp16 b128 synthetic channels_last=true: no speedup, because there is no good 1n1g run; "
-        "orch bench without --no-baseline measures one or borrows a good one of the same spec",
+        "orch bench without --no-baseline measures one, or borrows a good run of the same spec",
     )
 
 
 def test_the_baseline_that_is_missing_is_one_copy_of_the_model() -> None:
     (note,) = summarize(cell("2n8g", [900.0] * 3, step=Step(model_ranks=2))).notes
     assert "there is no good 1n2g run; " in note and note.endswith(
-        "--baseline-shape names another, where no node has so many devices"
+        "if no node has so many devices, --baseline-shape chooses another one"
     )
 
 

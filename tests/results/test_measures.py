@@ -227,7 +227,7 @@ def test_a_bound_on_a_metric_that_nothing_measures_is_refused_before_a_run(templ
     done = orch(tmp_path, *words, "--expect", "times <= 3")
     assert (
         done.returncode == 2
-        and "expected a bound on a metric of this bench, got 'times'. the metrics are time_s" in done.stderr
+        and "expected a metric that this bench measures, got 'times'. the metrics are time_s" in done.stderr
     )
 
 

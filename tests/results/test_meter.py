@@ -42,7 +42,7 @@ def test_nodes_of_one_machine_do_not_count_each_other_as_load(bench: BenchDir) -
 
 def test_nodes_that_send_nothing_may_train_alone(bench: BenchDir) -> None:
     """A hundredth of the gradients of ResNet-50 in 16 bits is half a megabyte, in twelve steps 6.1 MB."""
-    told = "node[1-2] sent 166667 bytes per step or less for gradients of 51.1 MB in 16 bits: each node may train alone"
+    told = "node[1-2] sent at most 166667 bytes per step for gradients of 51.1 MB in 16 bits: each node may train alone"
     result = read_run(build(bench, "r1", after=metered(sent_bytes=2_000_000)))
     assert [note.partition(", or")[0] for note in result.qualifications] == [told]
     assert read_run(build(bench, "r2", after=metered(sent_bytes=7_000_000))).qualifications == ()
@@ -54,7 +54,7 @@ def test_a_log_is_compared_with_the_clock_of_its_node(bench: BenchDir) -> None:
     ends = [text.index(b"\n", text.index(f"step={step} ".encode())) + 1 for step in range(1, STEPS + 1)]
     growth = [[900.0 + 0.5 * step, {"rank-0.out": end}] for step, end in enumerate(ends, start=1)]
     result = read_run(build(bench, "r1", seconds=5.0, after=metered(growth=growth)))
-    assert result.error and "got 45.0 s for steps 3…11, whose lines came within 4.5 s" in result.error.message
+    assert result.error and "got 45.0 s for steps 3…11, whose lines arrived within 4.5 s" in result.error.message
     agreeing = [[900.0 + 5.0 * step, {"rank-0.out": end}] for step, end in enumerate(ends, start=1)]
     assert read_run(build(bench, "r2", seconds=5.0, after=metered(growth=agreeing))).qualifications == ()
 

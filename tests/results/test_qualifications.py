@@ -75,7 +75,7 @@ def test_the_typical_value_is_the_geometric_mean_and_the_mean_of_values_that_are
 @pytest.mark.parametrize(
     ("values", "resolution", "said_of_it"),
     [
-        ((106e3, 106e3, 106e3), 1e3, "all 3 repeats are equal: the log resolves 1000 us, which hides how far they are apart"),
+        ((106e3, 106e3, 106e3), 1e3, "all 3 repeats are equal: the log resolves 1000 us, which hides how far apart they are"),
         ((106e3, 107e3, 106e3, 107e3, 106e3), 1e3, "the log resolves 1000 us, more than half of the interval's width"),
         ((106e3, 117e3, 126e3, 106e3), 1e3, ""),
         ((106e3, 106e3, 106e3), 0.0, ""),

@@ -208,7 +208,7 @@ def test_a_run_that_computed_in_another_type_than_asked_is_qualified(
 @pytest.mark.parametrize(
     ("round_trips", "said"),
     [
-        ({"node1": 0.001, "node2": 0.2}, ["node2 answered slowly: 200 ms, the others 1.0 ms"]),
+        ({"node1": 0.001, "node2": 0.2}, ["node2 answered slowly during the run: in 200 ms, the others in 1.0 ms"]),
         ({"node1": 0.001, "node2": 0.02}, []),
         ({"node1": 0.15, "node2": 0.2}, []),
         ({"node1": 0.2}, []),

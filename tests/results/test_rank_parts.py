@@ -79,8 +79,8 @@ def test_gpus_that_wait_for_their_programs_are_told_beside_the_number_and_nobody
     assert [part.gpu_waits for part in result.rank_parts] == [0.0, 0.0, 0.96, 0.0]
     row = next(row for row in summarize([result]).rows if row.is_speed)
     assert row.slow == () and [text for text in row.qualifications if "compute" in text] == [
-        "the GPU of rank 2 on node2 waits for its program in 96% of the steps: "
-        "the ranks are not compared by how long they compute"
+        "the GPU of rank 2 on node2 waits for its program (the CPU side) in 96% of the steps, "
+        "so ranks are not compared by compute time"
     ]
 
 

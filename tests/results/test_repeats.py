@@ -72,7 +72,7 @@ def test_repeats_over_different_interfaces_are_named(bench: BenchDir) -> None:
     assert not [note for row in summarize(runs[::2]).rows for note in row.qualifications if "interfaces" in note]
     named = [read_run(build(bench, "r2", over(""), repeat=2))]
     (note,) = [note for row in summarize([runs[0], *named]).rows for note in row.qualifications if "interfaces" in note]
-    assert note.endswith(": 1 over ib0; 2 with none found")
+    assert note.endswith(": 1 over ib0; 2 without a known one")
 
 
 @pytest.mark.parametrize(("narrow_s", "told"), [(0.6, "fp16 but slower than fp32 (128.00 samples/s)"), (0.505, ""), (0.3, "")])

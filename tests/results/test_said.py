@@ -70,7 +70,7 @@ def test_what_follows_from_the_log_is_what_a_plain_script_printed() -> None:
         (HALVED, H200, (ATTENTION,)),
         (WITH_TABLES, H200, (TABLES,)),
         (HALVED, A100, (f"{ATTENTION} and {OF_A100}",)),
-        (RECOMPUTED, H200, ("full recomputation, which is not done", OF_PCIE)),
+        (RECOMPUTED, H200, ("full recomputation, which this run does not do", OF_PCIE)),
     ],
 )
 def test_an_mfu_is_explained_by_operations_and_peaks(operations: int, peak: float, said: tuple[str, ...]) -> None:
@@ -122,9 +122,9 @@ def test_what_is_recomputed_is_named_as_in_hfu_where_it_is() -> None:
 def test_what_nothing_explains_is_said_so() -> None:
     of = setting()
     figure = Figure("tokens_per_s_per_device", 1.3 * 11_452, 11_452.0, metric="tps", unit="tokens/s")
-    expected = "the program says tokens_per_s_per_device 14887.60 tokens/s, its log gives 11452.00 tokens/s"
-    assert figure.words(of) == f"{expected}: nothing known explains it"
-    assert Figure("mfu", -100.0, 59.6, unit="%").words(of).endswith("59.60%: nothing known explains it")
+    expected = "the program reports tokens_per_s_per_device 14887.60 tokens/s, but its log gives 11452.00 tokens/s"
+    assert figure.words(of) == f"{expected}: no known convention explains it"
+    assert Figure("mfu", -100.0, 59.6, unit="%").words(of).endswith("59.60%: no known convention explains it")
 
 
 def test_a_difference_within_the_printed_digits_is_none() -> None:
@@ -186,7 +186,9 @@ def test_a_false_figure_of_such_a_program_does() -> None:
     assert all(Figure(figure.says, 1.06 * figure.said, figure.computed, figure.resolution).differs for figure in said)
 
 
-@pytest.mark.parametrize(("ema", "explained"), [(0.1, f"it agrees with {OF_A100}"), (0.0, "nothing known explains it")])
+@pytest.mark.parametrize(
+    ("ema", "explained"), [(0.1, f"it matches a computation with {OF_A100}"), (0.0, "no known convention explains it")]
+)
 def test_a_moving_average_is_compared_with_that_of_the_steps(ema: float, explained: str) -> None:
     times, running = [1.0] * 20 + [0.8] * 30, -1.0
     for seconds in times:  # as nanoGPT computes it
@@ -246,7 +248,7 @@ def summary_of(bench: BenchDir, **said: float | str) -> Summary:
 
 
 def doubts(row: Row) -> list[str]:
-    return [text for text in row.qualifications if text.startswith("the program says ")]
+    return [text for text in row.qualifications if text.startswith("the program reports ")]
 
 
 def test_true_figures_stand_beside_the_computed_ones_without_a_doubt(bench: BenchDir) -> None:
@@ -268,7 +270,9 @@ def test_people_see_them_in_one_table(bench: BenchDir) -> None:
     assert names[5:8] == ["mfu %", "mfu said by the program %", "mfu_causal %"]
     assert (names[-1], derived.footnotes) == ("hfu %", ())
     _, derived = tables(summary_of(bench, mfu=f"{100 * TFLOPS / 312:.2f}%"))
-    assert derived.footnotes == (f"the program says mfu 202.71%, its log gives 63.92%: it agrees with {OF_A100}",)
+    assert derived.footnotes == (
+        f"the program reports mfu 202.71%, but its log gives 63.92%: it matches a computation with {OF_A100}",
+    )
     assert (derived.columns[-1], derived.rows[0][-1]) == ("notes", "1")
 
 
@@ -277,10 +281,14 @@ def test_people_see_them_in_one_table(bench: BenchDir) -> None:
     [
         ("said_mfu", {"mfu": f"{100 * TFLOPS / 312:.1f}%"}, OF_A100),
         ("said_mfu", {"mfu": f"{MFU * HALVED / PLAIN:.2f}%"}, ATTENTION),
-        ("said_mfu", {"mfu": f"{MFU * RECOMPUTED / PLAIN:.2f}%"}, f"full recomputation, which is not done, or with {OF_PCIE}"),
+        (
+            "said_mfu",
+            {"mfu": f"{MFU * RECOMPUTED / PLAIN:.2f}%"},
+            f"full recomputation, which this run does not do, or with {OF_PCIE}",
+        ),
         ("said_mfu", {"mfu": f"{100 * TFLOPS * HALVED / PLAIN / 312:.2f}%"}, f"{ATTENTION} and {OF_A100}"),
         ("tflops", {"tflops": TFLOPS * HALVED / PLAIN}, ATTENTION),
-        ("tflops", {"tflops": TFLOPS * RECOMPUTED / PLAIN}, "full recomputation, which is not done"),
+        ("tflops", {"tflops": TFLOPS * RECOMPUTED / PLAIN}, "full recomputation, which this run does not do"),
         ("tflops", {"tflops": TFLOPS * WITH_TABLES / PLAIN}, TABLES),
         ("tps", {"tps": f"{2 * PER_DEVICE:,.0f}"}, "the tokens of a node or a copy of the model"),
         ("tps", {"tps": f"{4 * PER_DEVICE:,.0f}"}, "the tokens of the whole run"),
@@ -292,7 +300,7 @@ def test_a_figure_that_differs_has_one_doubt_that_names_why(
 ) -> None:
     rows = {row.metric: row for row in summary_of(bench, **said).rows}
     (text,) = doubts(rows[metric])
-    assert f": it agrees with {doubt}" in text
+    assert f": it matches a computation with {doubt}" in text
     assert not any(doubts(row) for name, row in rows.items() if name != metric)
 
 

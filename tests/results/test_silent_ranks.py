@@ -59,13 +59,13 @@ def test_a_rank_without_lines_in_the_window_takes_the_number(tmp_path: Path, tex
     assert result.throughput is None and result.error
     assert (result.error.host, result.error.where) == ("node2", "rank-2.out")
     expected = "expected a line for each of the 10 steps from 3 to 12 that ranks printed"
-    assert result.error.message == f"{expected}, {got}; 1 more log is like that"
+    assert result.error.message == f"{expected}, {got}; 1 more log has such steps"
 
 
 @pytest.mark.parametrize(
     ("silent", "told"),
     [
-        ({2, 3}, "expected step lines of every node (nodes: every), this one has none"),
+        ({2, 3}, "expected step lines of every node (nodes: every), got none from this one"),
         ({3}, "expected step lines of all 2 ranks of this node, or of one on each node, got those of 1"),
     ],
     ids=["a node", "a rank"],
@@ -138,7 +138,7 @@ def test_rates_of_all_nodes_count_where_those_of_every_node_are_read(tmp_path: P
 @pytest.mark.parametrize(
     ("of_second", "told"),
     [
-        ("", "node2: expected step lines of every node (nodes: every), this one has none"),
+        ("", "node2: expected step lines of every node (nodes: every), got none from this one"),
         (
             rates(100.0, range(1, 6)),
             "node2: expected a line for each of the 10 steps from 3 to 12 that ranks printed, got none",

@@ -108,9 +108,9 @@ def test_equal_processor_times_name_nobody_on_a_busy_machine() -> None:
 
 def test_a_rank_that_computes_longer_is_named_once_with_its_processor_time() -> None:
     (words,) = compared(repeats(FOUR, {2: 0.2}, working={2: 0.2})).words
-    assert words.endswith("which wait for it; its processor time is 19.9% (19.6% to 20.1%) above theirs")
+    assert words.endswith("which wait for it; its processor time is 19.9% (19.6% to 20.1%) above that of the others")
     (words,) = compared(repeats(FOUR, {2: 0.2}, working={})).words
-    (share,) = re.findall(r"its processor time is (-?[\d.]+)% \(.*%\) above theirs$", words)
+    (share,) = re.findall(r"its processor time is (-?[\d.]+)% \(.*%\) above that of the others$", words)
     assert abs(float(share)) < 0.5
 
 
@@ -133,8 +133,8 @@ def test_ranks_whose_gpus_wait_for_their_programs_are_not_compared_by_how_long_t
     made = waiting(repeats(FOUR, {2: 0.43}, starved={1: 0.03}), [{2: 0.96, 3: 0.5}] * 3)
     note, of_input = compared(made).words
     assert note == (
-        "the GPU of rank 2 on node3 waits for its program in 96% of the steps: "
-        "the ranks are not compared by how long they compute"
+        "the GPU of rank 2 on node3 waits for its program (the CPU side) in 96% of the steps, "
+        "so ranks are not compared by compute time"
     )
     assert of_input.startswith("rank 1 on node2 waits for its input 9.")
     times = compared(made).times
@@ -144,7 +144,7 @@ def test_ranks_whose_gpus_wait_for_their_programs_are_not_compared_by_how_long_t
 
 def test_one_repeat_in_which_a_gpu_waits_is_enough_and_a_few_steps_are_not() -> None:
     (note,) = compared(waiting(repeats(FOUR, {2: 0.2}), [{0: 0.9}, {}, {}])).words
-    assert note.startswith("the GPU of rank 0 on node1 waits for its program in 30% of the steps")
+    assert note.startswith("the GPU of rank 0 on node1 waits for its program (the CPU side) in 30% of the steps")
     few = compared(waiting(repeats(FOUR, {2: 0.2}), [dict.fromkeys(range(4), 0.09)] * 3))
     assert not few.note and few.words[0].startswith("rank 2 on node3 takes")
 
@@ -181,36 +181,37 @@ def sampled(run: RunResult, slow: str, **changes: Any) -> RunResult:
             {"sm_mhz": 1410.0, "celsius": 83.0, "power_w": 520.0},
             "device",
             "its own devices are slower: its clocks are 19.7% lower; "
-            "its GPUs have 1410 MHz, 83 °C, 520 W (others: 1755 MHz, 64 °C, 640 W)",
+            "its GPUs run at 1410 MHz, 83 °C, 520 W (others: 1755 MHz, 64 °C, 640 W)",
         ),
         (
             {"errors": {"memory, corrected": 12}, "link_errors": {"eth0": 3}},
             "device",
             "its own devices are slower: errors of a GPU's memory, corrected (12); errors of link eth0 (3); "
-            "its GPUs have 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
+            "its GPUs run at 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
         ),
         (
             {"foreign_cores": 2.0, "events": (Event(5.0, "busy", name="python", user="bob", cores=1.9),), "sm_mhz": 1500.0},
             "others",
-            "others take from it: processes that are not of the run used 2.0 of its 8 processors, most of it by python of bob "
-            "(others: 0.1); its clocks are 14.5% lower; its GPUs have 1500 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
+            "others take resources from it: processes outside the run used 2.0 of its 8 processors, most of it by python of "
+            "bob (others: 0.1); its clocks are 14.5% lower; "
+            "its GPUs run at 1500 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
         ),
         (
             {"stolen_cores": 1.0},
             "others",
-            "others take from it: other machines of the hypervisor used 1.0 of its 8 processors (others: 0.0); "
-            "its GPUs have 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
+            "others take resources from it: other machines on its hypervisor used 1.0 of its 8 processors (others: 0.0); "
+            "its GPUs run at 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
         ),
         (
             {"held": 0.83},
             "others",
-            "others take from it: its limit of processor time (cpu.max) held it in 83% of all periods; "
-            "its GPUs have 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
+            "others take resources from it: its CPU limit (cpu.max) throttled it in 83% of all periods; "
+            "its GPUs run at 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
         ),
         (
             {"foreign_cores": 0.4},
             "unknown",
-            "nothing that was sampled tells why: its GPUs have 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
+            "no sampled value explains it: its GPUs run at 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
         ),
     ],
 )
@@ -239,7 +240,7 @@ def test_what_all_nodes_have_alike_slows_none_of_them() -> None:
     assert compared([replace(run, use=watched) for run in alike]).slow[0].cause == "unknown"
     alone = replace(use, nodes=tuple(replace(node, events=(monitor,) * (node.host == "node3")) for node in use.nodes))
     (slow,) = compared([replace(run, use=alone) for run in alike]).slow
-    assert slow.cause == "others" and "monitor used a GPU of it too" in slow.words
+    assert slow.cause == "others" and "monitor also used one of its GPUs" in slow.words
 
 
 def test_clocks_that_are_lowered_on_all_nodes_alike_are_no_cause() -> None:

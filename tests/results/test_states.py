@@ -98,4 +98,4 @@ def test_a_manifest_that_contradicts_itself_is_damaged_state(bench: BenchDir, ch
 def test_processes_that_were_left_qualify_the_number(bench: BenchDir, clean: Any, doubts: int) -> None:
     result = read_run(build(bench, "r1", outcome({"state": "finished", "error": None, "clean": clean})))
     assert result.throughput
-    assert result.qualifications == ("processes of the run were left on node2 and had to be ended",) * doubts
+    assert result.qualifications == ("processes of the run were left over on node2 and had to be ended",) * doubts

@@ -48,7 +48,7 @@ def test_the_file_the_pattern_and_the_line_that_comes_nearest_are_named(bench: B
 def test_a_log_that_is_nothing_like_the_pattern_is_shown_as_it_begins(bench: BenchDir) -> None:
     error = error_of(bench, grammar(patterns=["Iteration (?P<step>[0-9]+) took (?P<step_time_s>[0-9.]+)"]))
 
-    assert "no line comes near log.patterns[0], the log begins with 'orch rank=0 local_rank=0" in error.message
+    assert "no line comes near log.patterns[0]; the log begins with 'orch rank=0 local_rank=0" in error.message
 
 
 def test_an_empty_log_is_said_to_be_empty(bench: BenchDir) -> None:
@@ -64,7 +64,7 @@ def test_a_value_that_matches_and_is_no_number_is_quoted(bench: BenchDir) -> Non
         planned["framework"]["log"]["patterns"] = [r"step (?P<step>[0-9]+) \| tps: (?P<samples_per_s>[0-9,.]+)"]
 
     assert error_of(bench, separated).message == (
-        "expected lines for steps 3…12, found 0; lines match, and in the first of them samples_per_s '7,001' is not a number"
+        "expected lines for steps 3…12, found 0; lines match, but in the first of them samples_per_s '7,001' is not a number"
     )
 
 

@@ -57,7 +57,7 @@ def test_a_rank_without_a_value_is_an_error_and_no_smaller_sum(rates: list[str])
     metric = Metric("rate", "GB/s", scope="rank", across="sum")
     with pytest.raises(DataError, match="expected rate of 4 ranks, got it of 3") as caught:
         values_of([metric], logs_of_ranks(rates), TWO_NODES)
-    assert caught.value.kind == "result_invalid" and "log.nodes be every" in caught.value.hint
+    assert caught.value.kind == "result_invalid" and "log.nodes must be every" in caught.value.hint
 
 
 def test_a_rank_without_one_of_the_keys_is_named() -> None:

@@ -7,8 +7,8 @@ A log in milliseconds that is read as seconds, or steps per second that are the 
 >>> terms = Terms(4, 40, 64)
 >>> verify_clock(log, throughput(log, terms), window_of(log, terms), Clock(arrivals), Sizes(1, 1))
 Traceback (most recent call last):
-orchestrator.errors.DataError: expected times that agree with the clock, got 8000.0 s for steps 5…36, whose lines came within \
-8.0 s. if step_time_s is in ms, write units: {step_time_s: ms} under log:
+orchestrator.errors.DataError: expected times that agree with the clock, got 8000.0 s for steps 5…36, whose lines arrived \
+within 8.0 s. if step_time_s is in ms, write units: {step_time_s: ms} under log:
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _arrived(
     unknown_s = 2 * POLL_S + 2 * max(seconds, logged) / steps
     if abs(logged - seconds) <= unknown_s + _APART * max(logged, seconds):
         return []
-    words = f"{logged:.1f} s for steps {first + 1}…{last}, whose lines came within {seconds:.1f} s"
+    words = f"{logged:.1f} s for steps {first + 1}…{last}, whose lines arrived within {seconds:.1f} s"
     factor = logged / seconds
     if 1 / _CONTRADICTION < factor < _CONTRADICTION:
         return [f"the log disagrees with the clock: {words}"]

@@ -161,7 +161,7 @@ def _first_hop(cell: Measured, same_batch: Sequence[Measured]) -> Finding | None
     lost_ms, peer_lost_ms = ((member.step_s(member.speed) - single.step_s(single.speed)) * 1e3 for member in (cell, peer))
     least = lost_ms * 2 * (peer.nodes - 1) / peer.nodes
     words = f"loses {lost_ms:.0f} ms per step against {single.shape}, and {peer.shape} only {peer_lost_ms:.0f}"
-    reason = "a cost per step that does not grow with nodes, or one of the three numbers is off"
+    reason = "a cost per step that does not grow with nodes, or one of the three numbers is wrong"
     return Finding("first hop", worst, f"{words} where a lack of bandwidth would cost {least:.0f}: {reason}")
 
 

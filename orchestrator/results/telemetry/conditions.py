@@ -39,8 +39,8 @@ def conditions_against_others(host: str, uses: Sequence[RunUse | None]) -> Condi
         return Conditions()
     processors = pairs[0][0].processors
     by_others = [
-        *_taken(pairs, lambda node: node.foreign_cores, processors, "processes that are not of the run", _busiest(host, uses)),
-        *_taken(pairs, lambda node: node.stolen_cores, processors, "other machines of the hypervisor"),
+        *_taken(pairs, lambda node: node.foreign_cores, processors, "processes outside the run", _busiest(host, uses)),
+        *_taken(pairs, lambda node: node.stolen_cores, processors, "other machines on its hypervisor"),
         *_held(pairs),
         *_strangers(pairs),
     ]
@@ -73,7 +73,7 @@ def _held(pairs: _Pairs) -> list[str]:
     share = _against(pairs, lambda node: node.held)
     if not share or share[0] - (share[1] or 0.0) < _TAKEN:
         return []
-    return [f"its limit of processor time (cpu.max) held it in {share[0]:.0%} of all periods{_beside(share[1], '{:.0%}')}"]
+    return [f"its CPU limit (cpu.max) throttled it in {share[0]:.0%} of all periods{_beside(share[1], '{:.0%}')}"]
 
 
 def _strangers(pairs: _Pairs) -> list[str]:
@@ -82,7 +82,7 @@ def _strangers(pairs: _Pairs) -> list[str]:
         dict.fromkeys(event.name or "a process" for node in nodes for event in node.events if event.kind == "process")
         for nodes in ([node for node, _ in pairs], [node for _, rest in pairs for node in rest])
     )
-    return [f"{name} used a GPU of it too" for name in own if name not in others][:4]
+    return [f"{name} also used one of its GPUs" for name in own if name not in others][:4]
 
 
 def _of_devices(pairs: _Pairs) -> list[str]:
@@ -126,7 +126,7 @@ def _figures(pairs: _Pairs) -> list[str]:
             ", ".join(words.format(figures[place]) for figures, words in known if figures[place] is not None)
             for place in (0, 1)
         )
-        texts.append(f"its GPUs have {own}{f' (others: {others})' if others else ''}")
+        texts.append(f"its GPUs run at {own}{f' (others: {others})' if others else ''}")
     if packages := _against(pairs, lambda node: node.packages_w):
         texts.append(f"its processors draw {packages[0]:.0f} W{_beside(packages[1], '{:.0f} W')}")
     return texts

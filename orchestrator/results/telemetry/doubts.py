@@ -119,7 +119,7 @@ def _stolen(node: NodeUse) -> float:
 
 
 _TAKEN = {
-    _held: "a limit of processor time (cpu.max) held its processes in {:.0%} of all periods",
+    _held: "a CPU limit (cpu.max) throttled its processes in {:.0%} of all periods",
     _stolen: "a hypervisor gave {:.0%} of the processors to other machines",
 }
 _WORTH = 0.05
@@ -171,7 +171,7 @@ def _less_power(uses: Sequence[RunUse]) -> list[_Doubt]:
     for words, host, cases in draws[:_SHOWN]:
         worst = min(cases, key=lambda less: less.watts / less.usual)
         share = f"{1 - worst.watts / worst.usual:.0%} less than the others"
-        text = f"{words} {share}: {worst.watts:.0f} W, they {worst.usual:.0f} W"
+        text = f"{words} {share}: {worst.watts:.0f} W against {worst.usual:.0f} W"
         doubts.append(_Doubt(text, frozenset({host}), len(cases)))
     return doubts
 

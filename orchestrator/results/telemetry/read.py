@@ -83,7 +83,7 @@ def _samples(run: RunDir, records: Mapping[str, ExitRecord]) -> tuple[dict[str, 
                 if of_node := telemetry_of(log_bytes(run, host, TELEMETRY), host):
                     samples[host] = of_node
             except (DataError, OSError) as error:
-                notes.append(f"what {host} was sampled to be like is not read: {error}")
+                notes.append(f"the telemetry of {host} cannot be read: {error}")
     return samples, notes
 
 

@@ -69,7 +69,7 @@ def test_a_smaller_difference_is_noted() -> None:
     samples = [StepSample(step, step_time_s=0.2) for step in range(1, 401)]
     looks = [(float(second), 4 * second) for second in range(1, 100)]
     notes = doubts(samples, terms, Clock(looks), Sizes(1, 1))
-    assert notes == ["the log disagrees with the clock: 71.2 s for steps 41…396, whose lines came within 89.0 s"]
+    assert notes == ["the log disagrees with the clock: 71.2 s for steps 41…396, whose lines arrived within 89.0 s"]
 
 
 @pytest.mark.parametrize("looks", [[], [(1.0, 40)], [(1.0, 2), (9.0, 3)], [(1.0, 10), (2.0, 14)]])

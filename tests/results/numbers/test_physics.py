@@ -288,7 +288,7 @@ def test_a_loss_between_nodes_that_grows_as_bandwidth_would_raises_no_doubt() ->
     (found,) = findings(two, [one, measured("4n8g", 4096 / 0.145)])
     assert found.text == (
         "loses 40 ms per step against 1n8g, and 4n8g only 45 where a lack of bandwidth would cost 60: "
-        "a cost per step that does not grow with nodes, or one of the three numbers is off"
+        "a cost per step that does not grow with nodes, or one of the three numbers is wrong"
     )
     assert findings(two, [one, measured("4n8g", 4096 / 0.154)]) == ()  # 4 % less than 160 ms may be noise of three numbers
 

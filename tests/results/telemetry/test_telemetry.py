@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_read_costs_a_note_and_no_number(bench: BenchDir) 
     run = sampled(bench, lambda node: gpus(2), change=broken)
     assert run.throughput and run.use and len(run.use.nodes) == 1
     (note,) = run.qualifications
-    assert note.startswith("what node2 was sampled to be like is not read: ") and "telemetry.jsonl line 1" in note
+    assert note.startswith("the telemetry of node2 cannot be read: ") and "telemetry.jsonl line 1" in note
 
 
 def test_clocks_are_lowered_for_the_share_of_samples_in_the_window(bench: BenchDir) -> None:
@@ -210,12 +210,12 @@ def test_a_node_draws_less_if_it_is_far_below_the_median_of_the_others(powers: l
 
 def test_a_node_that_draws_less_is_said_once_and_a_single_gpu_by_its_place(bench: BenchDir) -> None:
     slow_node = sampled(bench, lambda node: gpus(2, lambda gpu, at: 520.0 if node else 640.0))
-    assert doubts_from([slow_node.use]) == ["the GPUs of node2 draw 19% less than the others: 520 W, they 640 W"]
+    assert doubts_from([slow_node.use]) == ["the GPUs of node2 draw 19% less than the others: 520 W against 640 W"]
 
 
 def test_a_gpu_that_draws_less_is_named(bench: BenchDir) -> None:
     run = sampled(bench, lambda node: gpus(2, lambda gpu, at: 540.0 if node and gpu else 640.0 + gpu))
-    assert doubts_from([run.use]) == ["GPU 1 of node2 draws 16% less than the others: 540 W, they 640 W"]
+    assert doubts_from([run.use]) == ["GPU 1 of node2 draws 16% less than the others: 540 W against 640 W"]
     assert run.use
     instances = [replace(node, gpus=tuple(replace(gpu, shared=True) for gpu in node.gpus)) for node in run.use.nodes]
     assert doubts_from([replace(run.use, nodes=tuple(instances))]) == []
@@ -237,7 +237,7 @@ def test_processors_that_a_limit_or_a_hypervisor_keeps_are_a_doubt_about_their_n
         (pytest.approx(0.01), pytest.approx(2)),
         (pytest.approx(0.8), pytest.approx(0.1)),
     ]
-    limited = "a limit of processor time (cpu.max) held its processes in 80% of all periods on node2"
+    limited = "a CPU limit (cpu.max) throttled its processes in 80% of all periods on node2"
     stolen = "a hypervisor gave 25% of the processors to other machines on node1"
     assert doubts_from([run.use]) == [limited, stolen]
     assert doubts_by_host([run.use, None]) == {"node2": [f"{limited}, in 1 of 2 runs"], "node1": [f"{stolen}, in 1 of 2 runs"]}
