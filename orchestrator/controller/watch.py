@@ -219,11 +219,7 @@ class Watch:
             # Hashing long logs takes its time; a node that falls silent meanwhile is lost as any other.
             if not peer.over and not peer.closing:
                 peer.error = TransportError(
-                    "the run did not end in time after the stop",
-                    kind="node_lost",
-                    host=name,
-                    run_id=self.plan.run_id,
-                    phase="stop",
+                    "run did not end in time after its stop", kind="node_lost", host=name, run_id=self.plan.run_id, phase="stop"
                 )
 
     def _beat(self, *, tail: bool) -> None:

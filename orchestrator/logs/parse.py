@@ -83,9 +83,7 @@ def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = l
             continue
         long_bytes += min(stop - start, LINE_LIMIT)
         if long_bytes > _LONG_LINES_IN_ALL:
-            collector.warn(
-                f"of all lines longer than {LONG_LINE} bytes together, only the first {_LONG_LINES_IN_ALL} bytes were read"
-            )
+            collector.warn(f"of lines over {LONG_LINE} bytes, only the first {_LONG_LINES_IN_ALL} bytes in all were read")
             continue
         collector.line(cleaned(data[start : min(stop, start + LINE_LIMIT)]), cut=stop - start > LINE_LIMIT)
     return collector.parsed()

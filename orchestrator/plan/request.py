@@ -338,11 +338,7 @@ def _schedule(request: Request, frameworks: Sequence[Framework], device: str, se
     if request.order not in ORDERS:
         raise ConfigError(f"expected {', '.join(ORDERS[:-1])} or {ORDERS[-1]}, got {request.order!r}", where="--order")
     if max_repeats is not None and not until_ci:
-        raise ConfigError(
-            "expected --until-ci as well, got none",
-            where="--max-repeats",
-            hint="--repeats sets a fixed number of runs",
-        )
+        raise ConfigError("expected --until-ci as well, got none", where="--max-repeats", hint="use --repeats instead")
     most = max_repeats or max(MOST, repeats)
     if until_ci and not 2 <= repeats <= most:
         raise ConfigError(f"expected 2 to {most} initial repeats, got {repeats}", where="--repeats")
