@@ -35,14 +35,14 @@ def checked(target: Path) -> Path:
     if not os.path.lexists(path):
         return path
     if not path.is_dir():
-        raise ConfigError("expected a folder, or a name that is free, it is a file", kind="unsafe_path", where=str(target))
+        raise ConfigError("expected a folder or an unused name, got a file", kind="unsafe_path", where=str(target))
     if os.path.ismount(path):
-        message = "expected a folder that can be replaced, it is where a file system is mounted"
+        message = "expected a folder that can be replaced, got the mount point of a file system"
         raise ConfigError(message, kind="unsafe_path", where=str(target), hint=f"name a folder in it: {target / 'site'}")
     names = sorted(entry.name for entry in os.scandir(path))
     if names and STATE not in names:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        message = f"expected an empty folder or a site of orch ({STATE}), it has {shown}"
+        message = f"expected an empty folder or a site of orch ({STATE}), found {shown}"
         raise ConfigError(message, kind="unsafe_path", where=str(target), hint="name another folder")
     return path
 
@@ -89,7 +89,9 @@ def _alone(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             message = "another orch site is building in this folder"
-            raise RunError(message, kind="run_in_use", where=str(folder), hint="repeat it when that is over") from None
+            raise RunError(
+                message, kind="run_in_use", where=str(folder), hint="repeat the command when the other one has finished"
+            ) from None
         except OSError:  # a file system without locks of folders
             pass
         yield
