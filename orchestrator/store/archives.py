@@ -137,10 +137,13 @@ class Store:
         names = self.place.sizes(_ARCHIVES)
         if names is None:  # a place that does not list has what its index says
             if fault:
-                fault.hint = "the archives cannot be listed here: the next orch push to the directory or bucket writes it anew"
+                fault.hint = (
+                    "the archives cannot be listed here: the next orch push to the directory or bucket writes the index again"
+                )
                 raise fault
             rows = {
-                f"{seal}.tar": damaged(f"{self.title}/{_INDEX}", "expected the row as written, it differs") for seal in broken
+                f"{seal}.tar": damaged(f"{self.title}/{_INDEX}", "expected the row as written, found another")
+                for seal in broken
             }
             return Listing(indexed, frozenset(), rows, None, is_indexed=True)
         sizes = {
@@ -179,8 +182,8 @@ class Store:
             with self._temporary() as folder:
                 write_index(folder / _INDEX, listing.entries)
                 self.place.publish(_INDEX, folder / _INDEX)
-        message = f"expected to replace the index, others replaced it {_ATTEMPTS} times meanwhile"
-        hint = "the archives are in the store, and shown; the next push completes the index"
+        message = f"expected to replace the index, but other pushes replaced it {_ATTEMPTS} times meanwhile"
+        hint = "the archives are in the store and are listed; the next push completes the index"
         raise RunError(message, kind="storage_failed", where=f"{self.title}/{_INDEX}", hint=hint)
 
     @contextmanager
@@ -191,7 +194,7 @@ class Store:
             try:
                 self.place.fetch(f"{_ARCHIVES}/{seal}.tar", path)
             except FileNotFoundError:
-                raise damaged(self.where(seal), "expected the archive, it is missing", self._remedy()) from None
+                raise damaged(self.where(seal), "expected the archive, found none", self._remedy()) from None
             try:
                 self.place.fetch(f"{_ARCHIVES}/{seal}.tar.sig", path.with_name("archive.tar.sig"))
             except FileNotFoundError:
@@ -215,10 +218,8 @@ class Store:
         archive = unpacked.archive
         head = Head(archive.files, archive.orch, archive.history, archive.tables)
         if entry_of(entry.seal, entry.size_bytes, head, self.where(entry.seal)) != entry:
-            hint = f"remove {_INDEX} from the store: the next orch push writes it anew"
-            raise damaged(
-                f"{self.title}/{_INDEX}", f"expected of {archive.bench_id} what is sealed, found something else", hint
-            )
+            hint = f"remove {_INDEX} from the store: the next orch push writes it again"
+            raise damaged(f"{self.title}/{_INDEX}", f"expected the sealed values of {archive.bench_id}, found others", hint)
         return unpacked
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class BucketPlace:
     def make(self) -> None:
         """Refuse what cannot be written; a folder in a bucket needs no making."""
         if not self._can_list:
-            hint = "push to the directory or bucket that it serves"
+            hint = "push to the directory or bucket that the web server serves"
             raise ConfigError("expected a place that can be written, got a web server", where=self.title, hint=hint)
 
     def sizes(self, folder: str) -> dict[str, int | None] | None:
@@ -95,7 +95,7 @@ class BucketPlace:
     def _bucket_exists(self) -> None:
         bucket = self._root.partition("/")[0]
         if not self._files.exists(bucket):
-            raise ConfigError("expected a bucket, there is none", where=self.title, hint=f"make the bucket {bucket} first")
+            raise ConfigError("expected a bucket, found none", where=self.title, hint=f"create the bucket {bucket} first")
 
     @contextmanager
     def _translated(self, name: str) -> Iterator[None]:
@@ -106,17 +106,19 @@ class BucketPlace:
             raise
         except self._without_keys as error:
             hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-            raise ConfigError(f"expected keys of the bucket, {_said(error)}", where=self.title, hint=hint) from error
+            raise ConfigError(f"expected access keys for the bucket: {_said(error)}", where=self.title, hint=hint) from error
         except PermissionError as error:
-            hint = "the keys need s3:ListBucket and s3:GetObject, and s3:PutObject to push"
+            hint = "the access keys need s3:ListBucket and s3:GetObject, and s3:PutObject to push"
             raise ConfigError(f"refused: {_said(error)}", kind="unsafe_path", where=where, hint=hint) from error
         except self._failures as error:
             asked = "is the service up, and AWS_ENDPOINT_URL its address?" if self._can_list else "is the web server up?"
-            hint = f"{asked} repeat then: nothing is lost"
-            raise DataError(f"the service fails: {_said(error)}", kind="storage_failed", where=where, hint=hint) from error
+            hint = f"{asked} repeat the command when it is; nothing is lost"
+            raise DataError(
+                f"the service does not work: {_said(error)}", kind="storage_failed", where=where, hint=hint
+            ) from error
         except ValueError as error:
-            hint = "AWS_ENDPOINT_URL is a URL, as https://host:9000"
-            raise ConfigError(f"expected the address of a service: {_said(error)}", where=self.title, hint=hint) from error
+            hint = "set AWS_ENDPOINT_URL to a URL such as https://host:9000"
+            raise ConfigError(f"expected the URL of a service: {_said(error)}", where=self.title, hint=hint) from error
 
 
 def _said(error: BaseException) -> str:

@@ -53,7 +53,7 @@ def destination(text: str) -> Destination:
     try:
         return Destination("directory", text, str(Path(text).expanduser()))
     except RuntimeError:
-        message = f"expected the home of a user, this machine knows none of {text.partition('/')[0]}"
+        message = f"expected a user of this machine, {text.partition('/')[0]} has no home folder"
         raise ConfigError(message, where=text, hint=_FORMS) from None
 
 

@@ -146,13 +146,15 @@ class MachinePlace:
         if result.code == _MISSING:
             raise FileNotFoundError(where)
         if result.code in (_CUT, _CHANGED):
-            message = "expected all bytes as sent, others have arrived"
+            message = "expected the bytes that were sent, others arrived"
             raise TransportError(message, kind="transfer_corrupt", where=where, hint="push again")
         said = _said(result.stderr) or f"the script ended with {result.signal or result.code}"
         raise DataError(said, kind="storage_failed", where=where, hint=HINT)
 
     def _silent(self, name: str) -> TransportError:
-        return TransportError("it sends nothing any more", kind="node_lost", where=f"{self.title}/{name}", hint="try again")
+        return TransportError(
+            "the machine stopped sending data", kind="node_lost", where=f"{self.title}/{name}", hint="try again"
+        )
 
 
 def _said(stderr: bytes) -> str:

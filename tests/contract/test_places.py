@@ -229,7 +229,7 @@ def test_a_web_server_that_sends_nothing_is_not_waited_for(monkeypatch: pytest.M
     monkeypatch.setattr("orchestrator.store.bucket._READ_S", 0.5)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        pytest.raises(OrchError, match="the service fails: .*imeout.*is the web server up"),
+        pytest.raises(OrchError, match="the service does not work: .*imeout.*is the web server up"),
     ):
         BucketPlace(f"http://127.0.0.1:{silent.getsockname()[1]}").fetch(NAME, tmp_path / "nothing")
 
@@ -249,13 +249,13 @@ def test_a_service_that_cannot_be_used_says_what_to_do(
 ) -> None:
     for name, value in bucket_service.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="expected a bucket, there is none. make the bucket no-such-bucket first"):
+    with pytest.raises(ConfigError, match="expected a bucket, found none. create the bucket no-such-bucket first"):
         BucketPlace("s3://no-such-bucket/team").sizes("")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(OrchError, match="the service fails: .*AWS_ENDPOINT_URL"):
+    with pytest.raises(OrchError, match="the service does not work: .*AWS_ENDPOINT_URL"):
         BucketPlace("s3://no-such-bucket/team").sizes("")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9")
-    with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL is a URL, as https"):
+    with pytest.raises(ConfigError, match="set AWS_ENDPOINT_URL to a URL such as https"):
         BucketPlace("s3://no-such-bucket/another").sizes("")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")

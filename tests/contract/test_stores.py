@@ -70,7 +70,7 @@ def test_a_store_on_a_web_server_is_read(tmp_path: Path) -> None:
         code, out, err = one.orch("pull", f"{url}/team", "ada1", "--output", "out")
         assert code == 0 and "ada1: verified, in out/ada1" in out, err
         code, _, err = one.orch("push", f"{url}/team", "ada1")
-        assert code == 2 and "got a web server. push to the directory or bucket that it serves" in err
+        assert code == 2 and "got a web server. push to the directory or bucket that the web server serves" in err
         (tmp_path / "team/index.sqlite").write_bytes(b"SQLite")
         for words in (("pull", f"{url}/team"), ("history", "--from", f"{url}/team"), ("verify", f"{url}/team")):
             code, out, err = one.orch(*words)
