@@ -16,5 +16,5 @@ def need(library: str, use: str) -> None:
     """Raise ConfigError, with the command that installs it, unless a library of `EXTRAS` is there. ``use``: what needs it."""
     if find_spec(library) is None:
         raise ConfigError(
-            f"expected {library}, it is not installed", where=use, hint=f"pip install 'orch-bench[{EXTRAS[library]}]'"
+            f"expected {library}, but it is not installed", where=use, hint=f"pip install 'orch-bench[{EXTRAS[library]}]'"
         )

@@ -77,15 +77,15 @@ def job(job_id: str, environment: Mapping[str, str] = os.environ) -> Job | None:
 def job_id(text: str, where: str) -> str:
     """Return the number of a job. Raises ConfigError for anything else."""
     if not _JOB.fullmatch(text):
-        raise ConfigError(f"expected the number of a job, got {text[:40]!r}", where=where, hint="squeue --me lists yours")
+        raise ConfigError(f"expected the number of a job, got {text[:40]!r}", where=where, hint="squeue --me lists your jobs")
     return text
 
 
 def check_owner(job: Job, where: str) -> None:
     """Raise ConfigError for a job of another user: Slurm refuses its steps, after it has tried for half a minute."""
     if os.geteuid() not in (0, job.uid) and job.uid >= 0:
-        message = f"expected a job of yours, job {job.id} is one of {job.user}"
-        raise ConfigError(message, where=where, hint="squeue --me lists yours")
+        message = f"expected a job of your own, but job {job.id} belongs to {job.user}"
+        raise ConfigError(message, where=where, hint="squeue --me lists your jobs")
 
 
 def here(environment: Mapping[str, str]) -> str:

@@ -204,7 +204,7 @@ class _Composer:
             return event.value.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
             raise self._refusal(
-                event, "expected text, got half a character", r"an escape such as \ud83d needs its other half"
+                event, "expected text, got half of a surrogate pair", r"an escape such as \ud83d needs its other half"
             ) from None
 
     def _sequence(self, path: _KeyPath) -> list[Any]:

@@ -29,7 +29,7 @@ def test_a_job_of_another_user_is_refused_unless_root_asks(monkeypatch: pytest.M
         slurm.check_owner(job, "--hosts")
         slurm.check_owner(slurm.parse("JobId=7 JobState=RUNNING"), "--hosts")
     monkeypatch.setattr(slurm.os, "geteuid", lambda: 1002)
-    with pytest.raises(ConfigError, match="expected a job of yours, job 7 is one of bob"):
+    with pytest.raises(ConfigError, match="expected a job of your own, but job 7 belongs to bob"):
         slurm.check_owner(job, "--hosts")
 
 

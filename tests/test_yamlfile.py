@@ -153,8 +153,8 @@ BAD = {
     "alias as key": ("a: &a x\n*a : 1\n", 2, "expected a word as key", "quotes"),
     "two documents": ("a: 1\n---\nb: 2\n", 2, "expected one document", "'---'"),
     "impossible escape": ('a: "\\Uffffffff"\n', None, "expected YAML", ""),
-    "half a character": ('a: "\\ud83d"\n', 1, "expected text, got half a character", "other half"),
-    "half a character in a key": ('"\\udc00": 1\n', 1, "expected text, got half a character", "other half"),
+    "half a character": ('a: "\\ud83d"\n', 1, "expected text, got half of a surrogate pair", "other half"),
+    "half a character in a key": ('"\\udc00": 1\n', 1, "expected text, got half of a surrogate pair", "other half"),
     "bad directive": ("%YAML 9.1\n---\na: 1\n", 1, "expected YAML", ""),
     "a comment alone": ("# nothing\n", None, "expected some content, got an empty file", ""),
 }

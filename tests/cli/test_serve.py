@@ -57,7 +57,7 @@ def test_without_matplotlib_live_pages_are_served_and_the_site_says_what_it_need
     needed = "pip install &#39;orch-bench[plots]&#39;"
     assert "one" in page("") and "one" in page("live/one")
     judge.wait_for(lambda: needed in page("site/index.html"), 30, "the site does not say what it needs")
-    needs = "serve: only live pages, no site: charts of the pages: expected matplotlib, it is not installed"
+    needs = "serve: only live pages, no site: charts of the pages: expected matplotlib, but it is not installed"
     assert needs in said(process)
 
 
