@@ -90,7 +90,7 @@ def _refuse_outside_its_lab(host: Host) -> None:
     """Raise ConfigError for a node of a namespace lab outside that lab, where its address may be that of a real machine."""
     if "lab_private" in host.vars and not os.environ.get("ORCH_LAB"):
         message, hint = (
-            "it is a node of a lab, and its address means nothing outside",
+            "it is a node of a lab, whose address is valid only inside the lab",
             "run the command in the lab: orch lab exec -- orch …",
         )
         raise ConfigError(message, where=f"host {host.name}", hint=hint)

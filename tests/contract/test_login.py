@@ -116,7 +116,7 @@ def test_the_public_half_given_as_key_is_named(rig: Rig) -> None:
     half = rig.directory / "half.pub"
     half.write_text(Path(f"{rig.keys.client}.pub").read_text())
     half.chmod(0o600)
-    assert "is this the public half?" in refused(rig, rig.host(rig.serve(), key=str(half)))
+    assert "make sure that this is not the public half" in refused(rig, rig.host(rig.serve(), key=str(half)))
 
 
 def test_a_server_that_takes_no_keys_is_named(rig: Rig) -> None:

@@ -11,8 +11,8 @@ from orchestrator.transport.ssh.config import Endpoint
 
 __all__ = ["LATE", "MAX_STARTUPS", "failure", "fingerprint", "own_words", "step_of"]
 
-MAX_STARTUPS = "too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
-LATE = "its sshd log says why: LoginGraceTime? MaxAuthTries? AllowUsers?"
+MAX_STARTUPS = "did the host get too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
+LATE = "its sshd log says why; check LoginGraceTime, MaxAuthTries and AllowUsers"
 _ACCEPT = "compare it with ssh-keyscan run from a place you trust, then accept it with orch deploy --accept-new"
 _WITHOUT = "orch deploy --accept-new would trust the key without a certificate"
 _ATTACK = "this may be an attack; if the host was reinstalled, check the new key on its console and remove that line"
@@ -94,7 +94,7 @@ def _not_vouched_for(key: str, authority: str, log: str) -> tuple[str, str]:
     place = re.search(r"^debug1: Found CA key in ([^\r\n]+:\d+)", log, re.MULTILINE)
     if invalid:
         known = f" ({place[1]})" if place else ""
-        hint = f"have its authority{known} sign the host key again, for this name and valid now; {_WITHOUT}"
+        hint = f"have its authority{known} sign the host key again, for this name and with a current validity; {_WITHOUT}"
         return f"the host key is not known: {key} ({invalid[1]})", hint
     why = f"its certificate is signed by {authority}, which no known-hosts file trusts for this host"
     hint = f"have your site's authority sign the host key, or check this one and add it as @cert-authority; {_WITHOUT}"
@@ -138,7 +138,7 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
         _said(
             "auth_failed",
             "the host closed the connection after too many attempts of user {user}",
-            "see MaxAuthTries; offer one key",
+            "see MaxAuthTries in its sshd_config; offer a single key, with ssh.key in the inventory",
         ),
     ),
     (
@@ -175,7 +175,10 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
         r"kex_exchange_identification: (.*)|Connection (?:closed|reset) by \S+ port \d+|banner line contains invalid",
         lambda match, log: _closed(match, log),
     ),
-    (r"Bad owner or permissions on (\S+)", _said("auth_failed", r"\1 can be changed by others", "chmod 600 it")),
+    (
+        r"Bad owner or permissions on (\S+)",
+        _said("auth_failed", r"\1 can be changed by others", "check its owner, then chmod 600 it"),
+    ),
 )
 
 

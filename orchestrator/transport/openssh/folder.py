@@ -71,5 +71,5 @@ def _new_folder() -> Path:
                 return Path(tempfile.mkdtemp(prefix="orch-ssh-", dir=parent))
         except OSError:
             continue
-    hint = "set XDG_RUNTIME_DIR to a folder with a short name where programs can be started"
-    raise ConfigError("expected a place for the sockets of ssh, found none in XDG_RUNTIME_DIR and /tmp", hint=hint)
+    hint = "set XDG_RUNTIME_DIR to a folder with a short path, on a file system that allows programs to be started"
+    raise ConfigError("expected a folder for the sockets of ssh, found none that fits in XDG_RUNTIME_DIR and /tmp", hint=hint)

@@ -36,19 +36,19 @@ class SrunConnector:
         number = job_of(host, os.environ)
         where = f"host {host.name}"
         if not number:
-            hint = "run orch inside a job (salloc, sbatch), take the hosts of one with --hosts srun:4711, or set vars.slurm_job"
-            raise ConfigError("transport: srun needs a job of Slurm, and SLURM_JOB_ID is not set", where=where, hint=hint)
+            hint = "run orch inside a job (salloc, sbatch), name a job of yours with --hosts srun:4711, or set vars.slurm_job"
+            raise ConfigError("transport: srun needs a Slurm job, but SLURM_JOB_ID is not set", where=where, hint=hint)
         slurm.program("srun")
         job = self._job(slurm.job_id(number, f"vars.slurm_job of {where}"))
         if job is None or job.state not in ("RUNNING", "CONFIGURING", "SUSPENDED"):
-            state = f"is {job.state}" if job else "is not known to Slurm any more"
+            state = f"is {job.state}" if job else "is no longer known to Slurm"
             reason = f" ({job.reason})" if job and job.reason else ""
             hint = "its hosts can be reached only while it runs; squeue --me lists your jobs"
             raise ConfigError(f"expected a job that runs, job {number} {state}{reason}", where=where, hint=hint)
         slurm.check_owner(job, where)
         if host.name not in expand(job.nodes):
             message = f"expected a host of Slurm's job {number}, which has {job.nodes}"
-            raise ConfigError(message, where=where, hint="hosts have the names that Slurm gives them")
+            raise ConfigError(message, where=where, hint="name hosts as Slurm names its nodes")
         return partial(StepTransport, host, number)
 
     def connect(self, host: Host) -> StepTransport:

@@ -103,6 +103,6 @@ def _of_job(job: str) -> str:
     except OrchError:
         return ""
     if record is None:
-        return f"; Slurm does not know job {job} any more"
+        return f"; Slurm no longer knows job {job}"
     reason = f" ({record.reason})" if record.reason else ""
     return "" if record.state == "RUNNING" else f"; Slurm's job {job} is {record.state}{reason}"

@@ -185,7 +185,7 @@ def _ask_ssh(ssh: str, host: Host, name: str, user: str | None, port: int | None
         )
     except subprocess.TimeoutExpired:
         text = f"no answer within {host.ssh.connect_timeout_s:g} s"
-        raise ConfigError(text, where=where, hint="does a Match exec hang?") from None
+        raise ConfigError(text, where=where, hint="does a command of Match exec in the ssh configuration hang?") from None
     if answer.returncode != 0:
         if answer.stderr.startswith("No user exists"):  # a container with a user id that has no name
             return _read_without_ssh(host, name, user, port)

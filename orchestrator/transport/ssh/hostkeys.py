@@ -179,8 +179,8 @@ def refuse_authorities(endpoint: Endpoint, lines: KnownHosts) -> None:
             raise endpoint.error("host_key_unknown", f"{entry.place}: expected a known mark, got {entry.mark}", hint)
     authorities = [entry.place for entry in lines.entries if entry.mark == "@cert-authority"]
     if authorities and not any(entry.key and not entry.mark for entry in lines.entries):
-        message = f"{authorities[0]}: a certificate authority vouches for it, which paramiko cannot verify"
-        hint = "set transport: openssh for it, which needs the program ssh"
+        message = f"{authorities[0]}: a certificate authority vouches for its key, which paramiko cannot verify"
+        hint = "set transport: openssh for this host, which needs the program ssh"
         raise endpoint.beyond("host_key_unknown", message, hint)
 
 

@@ -57,12 +57,14 @@ def authenticate(wire: Wire, endpoint: Endpoint, offered: list[Identity]) -> Non
         except (paramiko.SSHException, EOFError, OSError) as error:
             if time.monotonic() >= deadline - 0.2:
                 text = f"no answer to the authentication within {AUTH_TIMEOUT_S:g} s"
-                raise endpoint.error("auth_failed", text, "its account or key service hangs (PAM, LDAP, NFS home?)") from error
+                raise endpoint.error(
+                    "auth_failed", text, "its account or key service may hang: check PAM, LDAP and NFS home directories"
+                ) from error
             if "pubkey algorithm" in str(error):
                 raise _unusable(wire, endpoint, name) from error
             if not wire.is_active():
                 text = f"the host closed the connection during the authentication of user {endpoint.user}"
-                raise endpoint.error("auth_failed", text, "its sshd log says why: MaxAuthTries? AllowUsers?") from error
+                raise endpoint.error("auth_failed", text, "its sshd log says why; check MaxAuthTries and AllowUsers") from error
             endpoint.tell("the host refused it")
             continue
         if not further_methods:
@@ -74,13 +76,13 @@ def authenticate(wire: Wire, endpoint: Endpoint, offered: list[Identity]) -> Non
     raise endpoint.error(
         "auth_failed",
         f"the host refused {names} for user {endpoint.user}",
-        "is the public half in the authorized_keys of that user, and is it the right user and key?",
+        "is this the right user and key, and is the public half in that user's authorized_keys?",
     )
 
 
 def _unusable(wire: Wire, endpoint: Endpoint, name: str) -> TransportError:
     offered = wire.server_extensions.get("server-sig-algs", b"")
-    text = f"no safe signature in common for {name}: the host offers {offered.decode('ascii', 'backslashreplace')}"
+    text = f"no safe signature algorithm in common for {name}: the host offers {offered.decode('ascii', 'backslashreplace')}"
     return endpoint.error("algorithm_refused", text, "use an ed25519 key")
 
 
@@ -127,7 +129,7 @@ def _load(endpoint: Endpoint, path: Path) -> paramiko.PKey | None:
                 "auth_failed", f"key file {path} belongs to a FIDO token, which paramiko cannot use"
             ) from error
         text = f"key file {path} contains no usable private key ({error})"
-        hint = "ed25519, ecdsa and rsa keys are supported: is this the public half?"
+        hint = "ed25519, ecdsa and rsa keys are supported; make sure that this is not the public half"
         raise endpoint.error("auth_failed", text, hint) from error
 
 

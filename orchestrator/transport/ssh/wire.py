@@ -128,13 +128,13 @@ class Wire(_Base):  # type: ignore[misc]
             text = self._disagreement() or str(error)
             return endpoint.error("algorithm_refused", text, "update or reconfigure the host's sshd")
         if isinstance(error, paramiko.ssh_exception.MessageOrderError):
-            return endpoint.error("host_unreachable", f"the key exchange was tampered with or is broken: {error}")
+            return endpoint.error("host_unreachable", f"the key exchange was broken or tampered with: {error}")
         if error is None or isinstance(error, (EOFError, OSError)) or not self.remote_version:
             if quote and "MaxStartups" not in greeting and "Not allowed" not in greeting:
                 return endpoint.error("host_unreachable", f"the program on port {endpoint.port} is not an SSH server{quote}")
             stage = "in the key exchange" if self.remote_version else "before the SSH banner"
             text = f"the host closed the connection {stage}{quote}"
-            hint = "too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
+            hint = "did the host get too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
             if endpoint.proxy_command:
                 hint = f"run its ProxyCommand by hand: {endpoint.proxy_command}"
             return Dropped(text, kind="host_unreachable", hint=hint, host=endpoint.host, where=endpoint.label)

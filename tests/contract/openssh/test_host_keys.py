@@ -91,7 +91,7 @@ def test_a_host_certificate_is_verified_by_ssh_whichever_transport_is_named(
         connections.connect(host).close()
     assert not rig.store.exists() and len(rig.known_hosts.read_text().splitlines()) == 1
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    words = "a certificate authority vouches for it, which paramiko cannot verify; connecting through the program ssh"
+    words = "a certificate authority vouches for its key, which paramiko cannot verify; connecting through the program ssh"
     assert [words in message for message in said] == ([True] if named == "ssh" else [])
 
 
