@@ -63,7 +63,7 @@ def unusable(args: argparse.Namespace) -> str:
         return f"--min-bytes: expected 1 to {args.max_bytes}, got {args.min_bytes}"
     if args.group_ranks < 0 or args.group_ranks == 1 or args.group_distance < 1:
         got = f"{args.group_ranks} and {args.group_distance}"
-        return f"--group-ranks, --group-distance: expected 0 or 2 or more, and 1 or more, got {got}"
+        return f"--group-ranks, --group-distance: expected 0 or at least 2, and at least 1, got {got}"
     if args.factor < 2:
         return f"--factor: expected 2 or more, got {args.factor}"
     if not 0 <= args.warmup_steps < args.steps:

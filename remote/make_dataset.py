@@ -210,23 +210,21 @@ def made_before(args, made_from):
             description = json.load(file)
     except FileNotFoundError:
         if os.path.isdir(args.dir) and os.listdir(args.dir):
-            raise SystemExit("%s: expected an empty or missing directory, it has other content" % args.dir)
+            raise SystemExit("%s: expected an empty or missing directory, found other content" % args.dir)
         return None
     made = description.get("made_from") if isinstance(description, dict) else None
     if made != made_from:
-        raise SystemExit("%s: expected no data set or one made from %s, it has one of %s" % (args.dir, made_from, made))
+        raise SystemExit("%s: expected no data set or one made from %s, found one made from %s" % (args.dir, made_from, made))
     digest = hashlib.sha256()
     try:
         for path, data in files_on_disk(args):
             digest.update(line_of(path, data))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SystemExit(
-            "%s: expected the data set of dataset.json, found none; remove %s to make it anew" % (error.filename, args.dir)
+            "%s: expected the data set of dataset.json, found none; remove %s to make it again" % (error.filename, args.dir)
         )
     if digest.hexdigest() != description.get("sha256"):
-        raise SystemExit(
-            "%s: expected the data set of dataset.json, its files differ from it; remove it to make it anew" % args.dir
-        )
+        raise SystemExit("%s: expected the data set of dataset.json, its files differ; remove them to make it again" % args.dir)
     return description
 
 

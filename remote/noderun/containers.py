@@ -80,7 +80,7 @@ class Container:
         if self.standing:
             words = self.ask(["inspect", "--type=container", "--format={{.Id}} {{.State.Running}}", self.standing]).split()
             if words[1:] != ["true"]:
-                raise OSError(0, "%s does not run; start it, or give the image" % self.standing)
+                raise OSError(0, "container %s is not running; start it, or name an image" % self.standing)
             groups = groups_named(words[0])
             self.note(groups, all_in(groups))
             self.counting = groups_named(words[0], ["cpuacct"])
@@ -215,7 +215,9 @@ class Container:
         is_seen = bool(self.groups) and all(map(can_be_seen, self.groups))
         if self.standing:
             strangers = sorted(self.strangers())
-            left += ["process %d (%s) began in %s since" % (pid, name_of(pid), self.standing) for pid in strangers]
+            left += [
+                "process %d (%s) was started in %s during the run" % (pid, name_of(pid), self.standing) for pid in strangers
+            ]
             left += [] if is_seen else ["the control group of %s cannot be read" % self.standing]
         else:
             try:
@@ -226,7 +228,7 @@ class Container:
             except (OSError, TimeoutError) as error:
                 said = "no answer within %g s" % ASK_S if isinstance(error, TimeoutError) else error.strerror
                 left += [] if is_seen else ["%s: %s" % (self.known["engine"], said)]
-        left += ["processes in its control group that cannot be seen from here"] if has_unseen(self.groups) else []
+        left += ["processes in its control group that are in another PID namespace"] if has_unseen(self.groups) else []
         by += ["control group"] if is_seen and not left else []
         return {"by": [] if left else by, "left": left[:20]}
 

@@ -30,7 +30,7 @@ class Ranks:
                 if "ended_mono_s" not in record:
                     record.update(code=None, signal="SIGKILL", ended_mono_s=time.monotonic(), note="its wrapper was killed")
             if record.get("signal") == "SIGKILL" and kills_before is not None and oom_kills() > kills_before:
-                record.update(note="the kernel killed it for memory")
+                record.update(note="the kernel's OOM killer killed it")
             self.records[entry.name], self.inodes[entry.name] = record, entry.inode()
             if "ended_mono_s" in record:
                 yield record

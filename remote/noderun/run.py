@@ -69,7 +69,7 @@ class Run:
         """Check every file and port, and write the variables. These come with the order: if a controller dies earlier, they
         are on no disk without a supervisor to remove them."""
         if os.path.exists("exit.json"):
-            raise Refused("node_unfit", "%s has already ended here; expected a new run" % order["run_id"])
+            raise Refused("node_unfit", "expected a new run, %s has already ended on this node" % order["run_id"])
         write_whole("env.sh", [order["variables"].encode()])
         for path, expected in order["files"].items():
             if digest_of(path) != expected:
@@ -112,7 +112,7 @@ class Run:
     def go(self, at):
         """Release the barrier: exec at ``at`` s of this node's monotonic clock, at once for None. Report the true instant."""
         if self.state != "armed":
-            raise Refused("start_timeout", "go came in state %s" % self.state)
+            raise Refused("start_timeout", "expected state armed at the start signal, got %s" % self.state)
         self.state = "running"
         with contextlib.suppress(BrokenPipeError):  # it died at the barrier: reported as a failed launch script
             os.write(self.barrier, b"now" if at is None else b"%.9f" % at)
@@ -161,7 +161,7 @@ class Run:
             self.state = "gone"
         elif self.state == "running":
             if now - self.renewed > self.order["lease_s"]:
-                self.stop("lease_expired: nobody renewed the run for %g s" % self.order["lease_s"])
+                self.stop("lease_expired: no controller renewed the lease for %g s" % self.order["lease_s"])
             elif self.started and now - self.started > self.order["limit_s"]:
                 self.end_overdue("run_timeout: longer than %g s" % self.order["limit_s"])
 
@@ -215,7 +215,7 @@ class Run:
             if sum(sizes.values()) > self.order["output_limit_bytes"]:
                 self.stop("output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"])
             if len(sizes) > MAX_FILES:
-                self.stop("output_limit: more than %d files among the logs" % MAX_FILES)
+                self.stop("output_limit: more than %d log files" % MAX_FILES)
             if lacking(self.directory):
                 self.stop("storage_full: " + lacking(self.directory))
             self.judge_progress(sizes, now)

@@ -105,7 +105,7 @@ def test_files_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     done = make(tmp_path, *SMALL)
     assert done.returncode == 1
-    assert done.stderr == f"{tmp_path}: expected an empty or missing directory, it has other content\n"
+    assert done.stderr == f"{tmp_path}: expected an empty or missing directory, found other content\n"
     assert content(tmp_path) == {"thesis.txt": b"mine"}
 
 

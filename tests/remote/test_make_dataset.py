@@ -28,7 +28,7 @@ def test_of_nodes_that_share_a_directory_one_makes_the_data_set_and_the_others_u
     ("damage", "said"),
     [
         (lambda file: file.unlink(), "000001.jpg: expected the data set of dataset.json, found none; remove"),
-        (lambda file: file.write_bytes(b"?" + file.read_bytes()[1:]), "its files differ from it; remove it to make it anew"),
+        (lambda file: file.write_bytes(b"?" + file.read_bytes()[1:]), "its files differ; remove them to make it again"),
     ],
 )
 def test_a_damaged_data_set_is_not_taken_for_made(tmp_path: Path, damage: Callable[[Path], None], said: str) -> None:

@@ -132,7 +132,7 @@ def stopped_for_a_while(trial: Trial) -> None:
     os.kill(process.pid, signal.SIGCONT)
     done = second.end(process, 30)
     assert not left, "the nodes outlived their lease"
-    assert done.code == 1 and "nobody renewed the run" in done.err, done
+    assert done.code == 1 and "no controller renewed the lease" in done.err, done
     assert second.manifest()["outcome"]["error"]["kind"] == "lease_expired"
     trial.keep(controller=second)
 

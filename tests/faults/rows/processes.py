@@ -367,7 +367,7 @@ def out_of_memory(trial: Trial) -> None:
     faults.heal(trial.lab)
     done = controller.end(process, 20)
     assert done.code == 1 and f"orch: {victim}: rank {rank} ended with SIGKILL" in done.err, done
-    assert "the kernel killed it for memory" in done.err, done
+    assert "the kernel's OOM killer killed it" in done.err, done
     assert controller.exit_record(victim)["oom_kills"] >= 1
     trial.keep()
 

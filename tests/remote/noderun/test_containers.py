@@ -257,7 +257,7 @@ def test_what_sheds_its_mark_in_a_standing_container_is_named_and_not_signalled(
     line.order("stop", reason="test")
     record = ended(line)
     (daemon,) = sleepers()
-    said = [f"process {daemon} (sleep) began in {standing} since"]
+    said = [f"process {daemon} (sleep) was started in {standing} during the run"]
     assert record["container"] == {"by": [], "left": said}
     assert node.ask("left", run=RUN)["containers"] == {RUN: said}
     assert node.ask("stop", run=RUN, grace_s=0.2, reason="now")["containers"] == {RUN: said} and sleepers() == [daemon]

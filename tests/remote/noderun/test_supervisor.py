@@ -185,7 +185,7 @@ def test_a_run_that_has_ended_is_not_started_again(machine: Machine) -> None:
     line = machine.supervisor(RUN)
     machine.arm(line, RUN, machine.stage(RUN, script))
     error = line.wait_for("error")
-    assert error["kind"] == "node_unfit" and "has already ended here" in error["message"]
+    assert error["kind"] == "node_unfit" and "has already ended on this node" in error["message"]
     assert (machine.folder(RUN) / "logs" / "rank-0.out").read_bytes() == b"once\n"
 
 
@@ -219,7 +219,7 @@ def test_a_run_that_nobody_renews_ends_by_its_lease_and_says_so(machine: Machine
     judge.wait_for(lambda: not bearing(RUN), 3.0, "it outlived its lease")
     assert time.monotonic() - begin > 0.8
     judge.wait_for(lambda: (machine.folder(RUN) / "exit.json").exists(), 2, "no record")
-    assert machine.record(RUN)["reason"] == "lease_expired: nobody renewed the run for 1 s"
+    assert machine.record(RUN)["reason"] == "lease_expired: no controller renewed the lease for 1 s"
     assert machine.record(RUN)["state"] == "stopped"
 
 
@@ -299,7 +299,7 @@ def test_beats_that_waited_in_a_frozen_node_renew_nothing(machine: Machine) -> N
     time.sleep(1.3)
     line.order("beat", n=2)
     os.kill(supervisor, signal.SIGCONT)
-    assert line.wait_for("ended")["record"]["reason"] == "lease_expired: nobody renewed the run for 1 s"
+    assert line.wait_for("ended")["record"]["reason"] == "lease_expired: no controller renewed the lease for 1 s"
 
 
 def test_a_flood_of_output_is_stopped(machine: Machine) -> None:
@@ -336,7 +336,7 @@ def test_a_giant_log_is_cut_displaces_no_other_and_holds_up_no_answer(machine: M
 def test_a_crowd_of_files_is_stopped_and_displaces_no_log_of_a_rank(machine: Machine) -> None:
     crowd = 'for n in {1..4200}; do : > "logs/crowd-$n"; done; echo said; exec sleep 60\n'
     line = machine.start(RUN, f"#!/bin/bash\n{crowd}")
-    assert line.wait_for("stopping", 20)["reason"] == "output_limit: more than 4096 files among the logs"
+    assert line.wait_for("stopping", 20)["reason"] == "output_limit: more than 4096 log files"
     files = line.wait_for("ended", 20)["record"]["files"]
     assert len(files) == 4096 and files["node.out"]["bytes"] == 5 and "node.err" in files
     got = machine.call("get", run=RUN, have={}, max_bytes=1 << 30, max_files=4096)
