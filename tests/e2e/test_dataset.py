@@ -60,7 +60,7 @@ def test_a_folder_that_is_gone_from_one_node_is_missed(controller: Controller) -
 def test_a_directory_with_something_else_is_left_alone(controller: Controller) -> None:
     done = controller.orch(*SMALL, "--dir", "/etc")
     assert done.code == 1
-    assert "node[1-4]: data set: /etc: expected an empty or missing directory, it has other content" in done.err
+    assert "node[1-4]: data set: /etc: expected an empty or missing directory, found other content" in done.err
 
 
 def test_a_node_without_a_place_for_data_is_named_before_anything_is_contacted(controller: Controller) -> None:

@@ -250,4 +250,4 @@ def as_a_plain_user(trial: Trial) -> None:
 
         asked(controller.lab, "salloc", "--no-shell", "-N1", "--quiet")
         refused = controller.orch("check", "--hosts", f"srun:{asked(controller.lab, 'squeue', '-ho', '%i').strip()}")
-        assert refused.code == 2 and "expected a job of your own" in refused.err and "is one of root" in refused.err, refused
+        assert refused.code == 2 and "expected a job of your own" in refused.err and "belongs to root" in refused.err, refused

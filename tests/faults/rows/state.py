@@ -171,7 +171,7 @@ def ended_by_the_disk(
 def full_disk(trial: Trial) -> None:
     with small_disk(trial.controller, "4m") as controller:
         text = refused(controller, "bench", *QUICK, "--nodes", "4", "--repeats", "500", code=2, within_s=10)
-        assert "the plan of 500 runs on up to 4 hosts needs 126 MiB, 4 MiB are free" in text, text
+        assert "the plan of 500 runs on up to 4 hosts needs 126 MiB, but only 4 MiB are free" in text, text
         assert not list((controller.project / "runs").iterdir())
         process = running(controller, "--steps", "40", "--lease", "5")
         filler = fill(controller.project / "runs", leave=trial.random.choice((0, 0, 100, 2000)))
@@ -214,7 +214,7 @@ def few_descriptors(trial: Trial) -> None:
     with few_tasks(trial, 12) as program:
         controller.program = program
         text = refused(controller, "bench", *QUICK, "--nodes", "4", code=2, within_s=10)
-        assert "4 hosts need up to 18 further threads, the limit of 12 tasks" in text, text
+        assert "4 hosts need up to 18 further threads, but the limit of 12 tasks" in text, text
     controller.program = ORCH
     assert judge.ours(trial.lab) == []
     _no_leak(trial)
