@@ -19,9 +19,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
-RENAMED = hasattr(dist, "all_gather_single")
+GATHER, SCATTER = (
+    ("all_gather_single", "reduce_scatter_single")
+    if hasattr(dist, "all_gather_single")
+    else ("all_gather_into_tensor", "reduce_scatter_tensor")
+)
 """PyTorch 2.13 renamed the two collectives. Each call looks them up, because lm_parts.py puts others in their place."""
-
 SPARE = 512
 """Rows after a rank's last one, which stand for those of other ranks. They are many because CUDA's kernel adds up one after the
 other whatever belongs to the same row, even if that row is padding."""
@@ -30,8 +33,8 @@ other whatever belongs to the same row, even if that row is padding."""
 def embedding_of(args: argparse.Namespace, shape: Shape, layout: Any) -> str:
     """Return how the table is sharded: gathered; row-wise, where ranks look up tokens in the rows that they hold. By itself the
     latter, if that is possible and sends less."""
-    if layout.kind != "fsdp" or args.embedding != "auto":
-        return "row-wise" if layout.kind == "fsdp" and args.embedding == "row-wise" else "gathered"
+    if layout.kind == "fsdp" and args.embedding != "auto":
+        return str(args.embedding)
     if unusable_rows(shape, layout):
         return "gathered"
     # What all ranks send: the vectors of tokens, there and back; or the table, for each micro-batch if it is freed after each,
@@ -81,7 +84,7 @@ class _LookUp(torch.autograd.Function):
         elsewhere = (rows < 0) | (rows >= len(own))
         x = functional.embedding(rows.masked_fill(elsewhere, 0), own).to(compute).masked_fill_(elsewhere.unsqueeze(-1), 0)
         mine = x.new_empty(*tokens.shape, x.shape[-1])
-        getattr(dist, "reduce_scatter_single" if RENAMED else "reduce_scatter_tensor")(mine, x, group=group)
+        getattr(dist, SCATTER)(mine, x, group=group)
         ctx.save_for_backward(torch.where(elsewhere, len(own) + rows % SPARE, rows))
         ctx.group, ctx.size, ctx.dtype = group, len(own), own.dtype
         return mine
@@ -100,5 +103,5 @@ def gathered(tensor: torch.Tensor, group: Any) -> torch.Tensor:
     rank, length = dist.get_rank(group), len(tensor)
     whole = tensor.new_empty(dist.get_world_size(group) * length, *tensor.shape[1:])
     mine = whole[rank * length : (rank + 1) * length].copy_(tensor)
-    getattr(dist, "all_gather_single" if RENAMED else "all_gather_into_tensor")(whole, mine, group=group)
+    getattr(dist, GATHER)(whole, mine, group=group)
     return whole

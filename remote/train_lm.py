@@ -234,8 +234,8 @@ def refuse(args: argparse.Namespace, me: Identity) -> tuple[Shape, Layout, int]:
         raise SystemExit(f"train_lm.py: {problem}")
     parameters = Decoder(shape, Arithmetic(torch.float32, torch.float32, False), args.seq_len).own_parameters()
     layout = layout_of(args, me.world_size, parameters)
-    if args.embedding == "row-wise" and layout.kind != "none" and (lacking_part := unusable_rows(shape, layout)):
-        raise SystemExit(f"train_lm.py: --embedding row-wise: expected {lacking_part}")
+    if args.embedding == "row-wise" and layout.kind != "none" and (unmet := unusable_rows(shape, layout)):
+        raise SystemExit(f"train_lm.py: --embedding row-wise: expected {unmet}")
     if args.compile_split == "whole" and me.world_size > 1:
         raise SystemExit("train_lm.py: --compile-split: expected blocks on several ranks, got whole: all gradients would wait")
     return shape, layout, parameters
