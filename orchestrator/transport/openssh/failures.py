@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from orchestrator.errors import TransportError
 from orchestrator.transport.ssh.config import Endpoint
 
-__all__ = ["LATE", "MAX_STARTUPS", "failure", "fingerprint", "own_words", "step_of"]
+__all__ = ["LATE", "MAX_STARTUPS", "failure", "fingerprint", "lacks_reason", "own_words", "step_of"]
 
 MAX_STARTUPS = "did the host get too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
 LATE = "its sshd log says why; check LoginGraceTime, MaxAuthTries and AllowUsers"
@@ -188,13 +188,24 @@ def _closed(match: re.Match[str], log: str) -> _Words:
     return "host_unreachable", f"the host closed the connection before the log-in ({match[1] or match[0]})", MAX_STARTUPS
 
 
+def lacks_reason(endpoint: Endpoint, log: str, gateway_log: str) -> bool:
+    """Return whether a jump host did not forward a connection, and the log of its master does not say why, or not yet."""
+    return _NOT_FORWARDED in log and not _refusal(endpoint, gateway_log)
+
+
+def _refusal(endpoint: Endpoint, log: str) -> str:
+    """Return what the log of a jump host's master says last of a connection that was not forwarded, empty for nothing."""
+    target = re.escape(f"for {endpoint.address} port {endpoint.port},")
+    said = re.findall(rf"channel (\d+): open failed: ([^\r\n]*)\r?\ndebug1: channel \1: free: direct-tcpip: .*{target}", log)
+    return str(said[-1][1]).strip() if said else ""
+
+
 def _not_forwarded(endpoint: Endpoint, log: str) -> tuple[str, str]:
     """Return why a jump host did not forward a connection, as its master says, and what to do."""
     via = endpoint.via.label if endpoint.via else "the jump host"
-    target = re.escape(f"for {endpoint.address} port {endpoint.port},")
-    said = re.findall(rf"channel (\d+): open failed: ([^\r\n]*)\r?\ndebug1: channel \1: free: direct-tcpip: .*{target}", log)
-    if not said:
+    reason = _refusal(endpoint, log)
+    if not reason:
         return f"{via} did not forward a connection to port {endpoint.port}", ""
-    if "prohibited" in said[-1][1]:
+    if "prohibited" in reason:
         return f"{via} refuses to forward connections to port {endpoint.port}", "see AllowTcpForwarding in its sshd_config"
-    return f"{via} cannot reach it on port {endpoint.port} ({said[-1][1].strip()})", ""
+    return f"{via} cannot reach it on port {endpoint.port} ({reason})", ""

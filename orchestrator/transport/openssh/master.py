@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.errors import TransportError
 from orchestrator.transport.openssh.answers import Login
-from orchestrator.transport.openssh.failures import failure, fingerprint, step_of
+from orchestrator.transport.openssh.failures import failure, fingerprint, lacks_reason, step_of
 from orchestrator.transport.ssh.config import Endpoint
 
 __all__ = ["Master", "OwnMaster", "listens", "usable"]
@@ -27,6 +27,8 @@ _LOG_BYTES = 64 * 1024
 _HELLO_BYTES = 4
 _CHECK_S = 2.0
 _LEAVE_S = 2.0
+_REASON_S = 1.0
+_LOOK_S = 0.01
 
 
 class Master:
@@ -129,8 +131,16 @@ class OwnMaster(Master):
 
     def failure(self) -> TransportError:
         """Return the error that its words mean."""
-        gateway_log = self._gateway.log if isinstance(self._gateway, OwnMaster) else ""
-        return failure(self._endpoint, self.log, unanswered=self._login.unanswered, gateway_log=gateway_log)
+        return failure(self._endpoint, self.log, unanswered=self._login.unanswered, gateway_log=self._gateway_log())
+
+    def _gateway_log(self) -> str:
+        """Return the log of the jump host's master. It answers ssh before it prints why, so wait for that a second at most."""
+        if not isinstance(self._gateway, OwnMaster):
+            return ""
+        deadline = time.monotonic() + _REASON_S
+        while lacks_reason(self._endpoint, self.log, self._gateway.log) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return self._gateway.log
 
     def close(self) -> None:
         """End it, and with it every command that it carries."""
