@@ -26,7 +26,7 @@ REMOTE = sorted((REPOSITORY / "remote").glob("*.py")) + PARTS
 OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 
 # The ground: modules directly in the package, on which all packages stand and which use only each other.
-GROUND = {"__init__", "__main__", "errors", "extras", "files", "pool", "procs", "slurm", "strictjson", "yamlfile"}
+GROUND = {"__init__", "__main__", "errors", "extras", "files", "plural", "pool", "procs", "slurm", "strictjson", "yamlfile"}
 # Each package, and the packages that it may use besides the ground. Imports inside functions and those for types count.
 MAY_USE = {
     "inventory": "",

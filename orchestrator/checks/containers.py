@@ -8,6 +8,7 @@ from typing import Any
 from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
+from orchestrator.plural import plural
 
 __all__ = ["container_checks"]
 
@@ -56,7 +57,7 @@ def _given(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -
         hint = "install the NVIDIA container toolkit on the node, or list the devices under container: devices:"
         if is_amd:
             hint = "set gpus: false and devices: [/dev/kfd, /dev/dri] of container:, or options: [--rocm] for apptainer"
-        return failed(host.name, "container", f"{inside:.0f} GPUs inside", f"{len(gpus)} GPUs", hint)
+        return failed(host.name, "container", f"{plural(round(inside), 'GPU')} inside", plural(len(gpus), "GPU"), hint)
     if facts.get("infiniband_gbit") and not devices.get("infiniband"):
         hint = "add /dev/infiniband to container: devices:; without it NCCL falls back to sockets"
         return warning(host.name, "container", "no InfiniBand devices inside", "those of the node", hint)

@@ -11,6 +11,7 @@ from orchestrator.checks.gpu_states import UNKNOWN_GPU, gpu_states, is_partition
 from orchestrator.checks.nvidia_smi import pairs
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
+from orchestrator.plural import plural
 
 __all__ = ["conditions", "count_check", "gpu_checks"]
 
@@ -51,7 +52,7 @@ def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
     """Check that the machine has as many GPUs as the run needs, or as the inventory lists if no run is known."""
     gpus = facts["gpus"]
     required = ranks if ranks is not None else host.gpus
-    expected = f"{required} GPUs" if required else "at least one GPU"
+    expected = plural(required, "GPU") if required else "at least one GPU"
     if not isinstance(gpus, list):
         hint = "install the driver, or set gpus: 0 and slots: in the inventory to measure the CPU"
         if gpus:
@@ -61,7 +62,7 @@ def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
         listing = "nvidia-smi -L" if "gpu_tool" not in facts else _tool(facts)
         hint = f"correct gpus: in the inventory, or check {listing} and dmesg on the node"
         listed = f" in vars.cuda_visible_devices {facts['devices']}" if "devices" in facts else ""
-        return failed(host.name, "gpus", f"{len(gpus)} GPUs{listed}", expected, hint)
+        return failed(host.name, "gpus", f"{plural(len(gpus), 'GPU')}{listed}", expected, hint)
     models = sorted({f"{gpu['name']}{_memory(gpu)}, driver {gpu['driver']}" for gpu in gpus})
     return ok(host.name, "gpus", f"{len(gpus)} x {', '.join(models)}")
 
@@ -91,7 +92,7 @@ def _idle(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
     }
     processes = [process for process in facts.get("gpu_processes") or () if isinstance(process, Mapping)]
     if not busy and not processes:
-        return ok(host, "idle", f"all {len(gpus)} GPUs idle")
+        return ok(host, "idle", f"{'all ' if len(gpus) > 1 else ''}{plural(len(gpus), 'GPU')} idle")
     users = _folded(
         (
             f"{process.get('name')} of {process.get('user') or 'an unknown user'} (process {process.get('pid')})",
@@ -130,7 +131,7 @@ def _ecc(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any])
         errors = number(gpu.get("ecc_now"))
         texts = []
         if errors > 0:
-            texts.append(f"{errors:.0f} uncorrected error{'s' if errors > 1 else ''} since the driver was loaded")
+            texts.append(f"{plural(round(errors), 'uncorrected error')} since the driver was loaded")
         if gpu.get("pages_pending") == "Yes":
             texts.append("page retirement pending")
         if gpu.get("rows_pending") == "Yes":

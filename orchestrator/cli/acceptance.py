@@ -35,6 +35,7 @@ from orchestrator.plan.placement import taken
 from orchestrator.plan.request import Request, planned, request_of
 from orchestrator.plan.suite import Suite, SuiteStage, choices_of
 from orchestrator.plan.words import shortest
+from orchestrator.plural import plural
 from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, AcceptanceRecord, Attempt, acceptances, earlier_values
 from orchestrator.record.refused import errors_between_runs
 from orchestrator.record.rundir import RunDir
@@ -65,9 +66,9 @@ def bench_of(
     """Return the bench of a stage on these hosts; ``read`` is as in `framework_for`. Raises ConfigError if that is not possible
     there."""
     if len(hosts) < stage.least_nodes:
-        raise ConfigError(f"needs {stage.least_nodes} nodes, {len(hosts)} are left")
+        raise ConfigError(f"needs {plural(stage.least_nodes, 'node')}, has {len(hosts)}")
     if (ranks := ranks_of(hosts)) < stage.least_ranks:
-        raise ConfigError(f"needs {stage.least_ranks} ranks on each node, the smallest has {ranks}")
+        raise ConfigError(f"needs {plural(stage.least_ranks, 'rank')} on each node, the smallest has {ranks}")
     request = request_for(stage, document, len(hosts), ranks)
     folders = open_frameworks(request.framework_names(lambda: framework_for(stage.bench, bases, read)), bases)
     return planned(request, folders, hosts, bench_id=new_bench_id(), seed=new_seed())

@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.connecting import Debug, trust_of
 from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Json, find_bench, known_secrets, print_json
+from orchestrator.plural import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +80,8 @@ def collect(
         typer.echo(f"bench {record.bench_id}: {complete} of {len(runs)} runs were already complete{never_started}")
         for run_id, collected in report:
             state = "complete" if collected.complete else collected.note or "incomplete"
-            typer.echo(f"  {run_id} {collected.host}: {collected.new_bytes} new bytes, {collected.files} files, {state}")
+            came = f"{collected.new_bytes} new bytes, {plural(collected.files, 'file')}"
+            typer.echo(f"  {run_id} {collected.host}: {came}, {state}")
     started = {entry.run for entry in directory.events() if entry.event == Event.STARTED}
     errors += [_lost(run_id, collected) for run_id, collected in report if collected.absent and run_id in started]
     if errors:

@@ -25,6 +25,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
 from orchestrator.plan.words import words
+from orchestrator.plural import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,7 +142,8 @@ def check(
         print_json({"facts": facts, "checks": [_plain(check) for check in checks]})
     else:
         if "reach" in named:
-            typer.echo(f"reached all {len(selection.hosts)} hosts")
+            count = len(selection.hosts)
+            typer.echo(f"reached {'all ' if count > 1 else ''}{plural(count, 'host')}")
         if folders:
             _print(checks, {} if named else facts)
     if any(check.verdict == "failed" for check in checks):

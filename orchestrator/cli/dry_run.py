@@ -13,6 +13,7 @@ from orchestrator.inventory import fold
 from orchestrator.plan.bench import PORTS, Bench
 from orchestrator.plan.placement import taken
 from orchestrator.plan.render import folded
+from orchestrator.plural import plural
 from orchestrator.report.text import one_line, visible
 
 
@@ -44,7 +45,7 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
         typer.echo(f"then extra runs with traces, which no table includes ({plan.profile}): {len(plan.profiled())}")
     for line in _interfaces_said(plan, selection):
         typer.echo(one_line(line))
-    typer.echo(f"{len(of_runs)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
+    typer.echo(f"{plural(len(of_runs), 'run')}; port {PORTS.start} stands for the port that is chosen when a run starts")
     for run, _ in of_runs:
         typer.echo(f"  {run.run_id}")
     if plan.skipped:

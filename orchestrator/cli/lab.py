@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import Json, print_json
+from orchestrator.plural import plural
 
 app = typer.Typer(
     help="A rehearsal cluster on this machine. Benches belong to the project of the current directory, also in exec and shell, "
@@ -89,7 +90,7 @@ def shell(directory: Directory = None) -> None:
 
     running_lab = lab.load(_directory(directory))
     typer.echo(
-        f"lab of {len(running_lab.nodes)} nodes, the default inventory here; exit ends the shell, not the lab",
+        f"lab of {plural(len(running_lab.nodes), 'node')}, the default inventory here; exit ends the shell, not the lab",
         err=True,
     )
     _become(running_lab, [os.environ.get("SHELL", "/bin/sh")])

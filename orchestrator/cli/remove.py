@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli import complete
 from orchestrator.cli.options import bench_path
+from orchestrator.plural import plural
 
 if TYPE_CHECKING:
     from orchestrator.record import BenchDir
@@ -50,7 +51,7 @@ def _show(bench: BenchDir, contents: Contents) -> None:
     from orchestrator.inventory import fold
     from orchestrator.report.text import one_line
 
-    words = [f"{contents.runs} runs", f"{contents.files} files", _size(contents.size_bytes)]
+    words = [plural(contents.runs, "run"), plural(contents.files, "file"), _size(contents.size_bytes)]
     label = f" {contents.label}" if contents.label else ""
     typer.echo(one_line(f"{bench.path.name}{label}: {', '.join(words)}, in {bench.path}"))
     if contents.on_nodes:

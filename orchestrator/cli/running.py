@@ -22,6 +22,7 @@ from orchestrator.cli.options import (
     print_json,
     select,
 )
+from orchestrator.plural import plural
 
 _CONTROLLER_STOPS_S = 60.0
 
@@ -109,7 +110,7 @@ def status(
     note_unattended(selection.project)
     if refused:
         newest, reason = max(refused.items())
-        count = f"{len(refused)} benches" if len(refused) > 1 else "1 bench"
+        count = plural(len(refused), "bench", "benches")
         typer.echo(f"refused  {count} before the first run, the newest is {newest}: {one_line(reason)}")
     if errors or doubtful:
         from orchestrator.errors import Faults

@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.api.opened import Opened
 from orchestrator.api.selection import Selection
+from orchestrator.plural import plural
 
 if TYPE_CHECKING:
     from orchestrator.errors import OrchError
@@ -37,7 +38,7 @@ def set_aside(selection: Selection, count: int) -> tuple[Selection, tuple[Host, 
         return selection, ()
     hosts, spares = selection.hosts[:-count], selection.hosts[-count:]
     if not hosts:
-        raise ConfigError(f"expected more than {count} hosts, {len(selection.hosts)} selected", where="--spares")
+        raise ConfigError(f"expected more than {plural(count, 'host')}, {len(selection.hosts)} selected", where="--spares")
     return replace(selection, hosts=hosts), spares
 
 

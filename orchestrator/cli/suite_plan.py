@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.cli.options import print_json
+from orchestrator.plural import plural
 from orchestrator.results.numbers.rounding import percent
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def in_words(plan: SuitePlan, nodes: int) -> str:
     """Return what would be run, and what is left out, in one line."""
     stages = ", ".join(stage.name for stage, _ in plan.stages) or "no stage"
     left_out = f"; left out: {', '.join(plan.left_out)}" if plan.left_out else ""
-    return f"{plan.suite.name} on {nodes} nodes, {_about(plan.stages, nodes)}: {stages}{left_out}"
+    return f"{plan.suite.name} on {plural(nodes, 'node')}, {_about(plan.stages, nodes)}: {stages}{left_out}"
 
 
 def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
@@ -83,10 +84,10 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
         ]  # fmt: skip
         print_json({"suite": suite.name, "nodes": nodes, "estimate_s": total_s, "stages": stages, "left_out": dict(left_out)})
         return
-    typer.echo(f"{suite.name}: {suite.title}; {nodes} nodes, {_about(plans, nodes)}")
+    typer.echo(f"{suite.name}: {suite.title}; {plural(nodes, 'node')}, {_about(plans, nodes)}")
     for stage, bench in plans:
         runs = (
-            f"{len(bench.planned())} runs of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
+            f"{plural(len(bench.planned()), 'run')} of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
             if bench
             else "checks"
         )

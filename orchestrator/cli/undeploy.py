@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, print_json, select
+from orchestrator.plural import plural
 
 if TYPE_CHECKING:
     from orchestrator.errors import OrchError
@@ -85,7 +86,7 @@ def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:
             words = "nothing of orch"
         else:
             parts = [f"payload ({answer['payload_bytes']} bytes)"] if answer["payload"] else []
-            parts += [f"{answer['runs']} runs ({answer['run_bytes']} bytes)"] if answer["runs"] else []
+            parts += [f"{plural(answer['runs'], 'run')} ({answer['run_bytes']} bytes)"] if answer["runs"] else []
             words = f"{answer['root']}: to remove: {', '.join(parts) or 'nothing'}{_kept(answer['kept'])}"
         lines.setdefault(words, []).append(host)
     return _folded(lines)
@@ -93,7 +94,7 @@ def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:
 
 def _kept(kept: Mapping[str, str]) -> str:
     counts = {reason: sum(1 for other in kept.values() if other == reason) for reason in kept.values()}
-    return "".join(f"; stays: {count} runs {reason}" for reason, count in counts.items())
+    return "".join(f"; stays: {plural(count, 'run')} {reason}" for reason, count in counts.items())
 
 
 def _rests(answers: Mapping[str, dict[str, Any]]) -> list[str]:

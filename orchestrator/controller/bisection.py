@@ -15,6 +15,7 @@ from orchestrator.analysis.bisect.state import BisectState, applied, bisect_stat
 from orchestrator.controller.rounds import Rounds
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun
+from orchestrator.plural import plural
 from orchestrator.record.bench_parts import PlanEntry, RungRecord
 from orchestrator.record.owed import leave_out
 from orchestrator.results import mean
@@ -88,7 +89,7 @@ class Bisection(Rounds):
             self._recorded(cells, "balanced", 0, made, 0)
             return []
         took = len(cells) * step.repeats * limit.run_s
-        self._show([f"{_round(state, step)}; {step.repeats} blocks, about {took:.0f} s of {limit.left_s:.0f} s"])
+        self._show([f"{_round(state, step)}; {plural(step.repeats, 'block')}, about {took:.0f} s of {limit.left_s:.0f} s"])
         return self._begun(self._recorded(cells, "balanced", 0, made, step.repeats))
 
     def _in_time(self, run: PlannedRun) -> bool:
@@ -99,7 +100,7 @@ class Bisection(Rounds):
         if not self._state().failed_side:
             super()._leave(waiting)
             return
-        notes = [f"left out, because {FAILED}: {len(waiting)} runs"]
+        notes = [f"left out, because {FAILED}: {plural(len(waiting), 'run')}"]
         leave_out(self.bench, [run.run_id for run in waiting], notes)
         self._show(notes)
 
@@ -119,7 +120,7 @@ class Bisection(Rounds):
         notes = []
         if whole := change(state.speeds, all_taken, (0,) * state.count):
             ends = f"{whole.interval.low - 1:+.1%} to {whole.interval.high - 1:+.1%}"
-            notes.append(f"  B against A: {whole.ratio - 1:+.1%} ({ends}), {whole.pairs} pairs")
+            notes.append(f"  B against A: {whole.ratio - 1:+.1%} ({ends}), {plural(whole.pairs, 'pair')}")
         last = state.record.rungs[-1].candidates if state.record.rungs else ()
         for candidate in last:
             explained = share(state.speeds, candidate) if candidate != all_taken else None

@@ -17,6 +17,7 @@ from orchestrator.errors import ConfigError, OrchError
 from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PORTS, Bench, PlannedRun, ordered, plan_run
+from orchestrator.plural import plural
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry, RungRecord
 from orchestrator.record.journal import Event
@@ -134,7 +135,9 @@ class Rounds(ABC):
         return self.bench.record().plan or {}
 
     def _leave(self, waiting: Sequence[PlannedRun]) -> None:
-        notes = [f"left out for the budget of {self.plan.schedule.budget_s:g} s: {len(waiting)} runs of the last round"]
+        notes = [
+            f"left out for the budget of {self.plan.schedule.budget_s:g} s: {plural(len(waiting), 'run')} of the last round"
+        ]
         leave_out(self.bench, [run.run_id for run in waiting], notes)
         self._observe(Decided(notes))
 

@@ -18,6 +18,7 @@ from orchestrator.controller.rounds import Rounds
 from orchestrator.errors import DataError, RunError
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun
+from orchestrator.plural import plural
 from orchestrator.record.bench_parts import RungRecord
 from orchestrator.results import RunResult
 from orchestrator.results.tally import durations
@@ -61,10 +62,12 @@ class Search(Rounds):
         kind = (
             f"confirmation: {written(state.schedule.knobs, rung.candidates[0])} against the default"
             if rung.confirms
-            else f"round {len(state.rungs) + 1}: {len(rung.candidates)} candidates and the default"
+            else f"round {len(state.rungs) + 1}: {plural(len(rung.candidates), 'candidate')} and the default"
         )
         took = len(block) * times.run_s(rung.steps)
-        self._show([f"{kind}; {rung.steps} steps, {rung.repeats} times, about {took:.0f} s of {left_s:.0f} s"])
+        self._show(
+            [f"{kind}; {plural(rung.steps, 'step')}, {plural(rung.repeats, 'repeat')}, about {took:.0f} s of {left_s:.0f} s"]
+        )
         return self._begun(block)
 
     def _planned(self, schedule: TuneSchedule, rung: Rung) -> list[PlannedRun]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.plan import RunSpec, Schedule
 from orchestrator.plan.bench import Bench
+from orchestrator.plural import plural
 from orchestrator.results import Interval, RunResult
 from orchestrator.results.summary import summarize
 
@@ -104,12 +105,13 @@ def given_up(results: Sequence[RunResult]) -> list[RunSpec]:
 
 def schedule_words(schedule: Schedule, cells: int, block_s: float | None) -> str:
     """Return the plan as text; ``block_s`` is the expected time of a block in seconds, None if unknown."""
-    count = f"{schedule.repeats} repeats" if schedule.until_ci is None else f"{schedule.repeats} to {schedule.most} repeats"
-    words = [f"{cells} cells, {count}"]
+    fewest = schedule.repeats
+    count = plural(fewest, "repeat") if schedule.until_ci is None else f"{fewest} to {schedule.most} repeats"
+    words = [f"{plural(cells, 'cell')}, {count}"]
     if schedule.until_ci is not None:
         words.append(f"until every 95 % interval is within {schedule.aim}")
     if schedule.budget_s is not None:
-        fits = f", enough for about {int(schedule.budget_s / block_s)} repeats by earlier runs" if block_s else ""
+        fits = f", enough for about {plural(int(schedule.budget_s / block_s), 'repeat')} by earlier runs" if block_s else ""
         words.append(f"a budget of {schedule.budget_s:g} s{fits}")
     if schedule.order == "random":
         words.append(f"random order in blocks, seed {schedule.seed}")
@@ -150,7 +152,7 @@ def end_words(schedule: Schedule, reason: str, width: Width | None, blocks: int)
     shown += "; intervals of other metrics are not considered" if width is not None and width.has_others else ""
     return {
         "narrow": f"repeats were added until every 95 % interval was within {schedule.aim}: {blocks}; {shown}",
-        "most": f"after {blocks} repeats, the maximum, not every 95 % interval is within {schedule.aim}; {shown}",
+        "most": f"after {plural(blocks, 'repeat')}, the maximum, not every 95 % interval is within {schedule.aim}; {shown}",
         "budget": f"the budget ended before every 95 % interval was within {schedule.aim}; {shown}",
         "failing": "no further repeats: the last three of every cell failed",
     }[reason]
@@ -161,7 +163,7 @@ def left_out_words(schedule: Schedule, shapes: Sequence[str]) -> str:
     if not shapes:
         return ""
     counts = ", ".join(f"{count} of {shape}" for shape, count in Counter(shapes).items())
-    return f"left out for the budget of {schedule.budget_s:g} s: {len(shapes)} runs, {counts}"
+    return f"left out for the budget of {schedule.budget_s:g} s: {plural(len(shapes), 'run')}, {counts}"
 
 
 def _share(interval: Interval | None, middle: float | None) -> float:

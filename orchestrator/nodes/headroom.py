@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError
 from orchestrator.nodes.fanout import WIDTH
+from orchestrator.plural import plural
 from orchestrator.procs import own_groups
 
 __all__ = ["disk_room", "make_room"]
@@ -34,7 +35,8 @@ def disk_room(folder: Path, runs: int, hosts: int) -> None:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     system = os.statvfs(existing)
     if (free := system.f_bavail * system.f_frsize) < needed:
-        message = f"the plan of {runs} runs on up to {hosts} hosts needs {needed >> 20} MiB, but only {free >> 20} MiB are free"
+        plan = f"the plan of {plural(runs, 'run')} on up to {plural(hosts, 'host')}"
+        message = f"{plan} needs {needed >> 20} MiB, but only {free >> 20} MiB are free"
         raise ConfigError(message, where=str(existing), hint="free some space, or set ORCH_PROJECT to another disk")
 
 
@@ -49,12 +51,13 @@ def make_room(hosts: int, by_program: int = 0) -> None:
         most = files if hard == resource.RLIM_INFINITY else min(files, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         if most < files:
-            message = f"{hosts} hosts need up to {files} open files, but this process may open only {most}"
+            message = f"reaching {plural(hosts, 'host')} needs up to {files} open files, but this process may open only {most}"
             raise ConfigError(message, where="limits", hint=f"ulimit -n {files}, or use fewer hosts at a time")
     tasks = hosts * _TASKS_PER_HOST + by_program * _TASKS_PER_PROGRAM + min(hosts, WIDTH) * _TASKS_PER_CALL + _TASKS
     for limit, available in _available_tasks():
         if available < tasks:
-            message = f"{hosts} hosts need up to {tasks} further threads, but {limit} leaves only {max(0, available)}"
+            needed = f"reaching {plural(hosts, 'host')} needs up to {tasks} further threads"
+            message = f"{needed}, but {limit} leaves only {max(0, available)}"
             raise ConfigError(message, where="limits", hint="raise this limit, or use fewer hosts at a time")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, fold
 from orchestrator.plan.spec import RunSpec
+from orchestrator.plural import plural
 
 __all__ = ["Placement", "Slot", "idle", "ladder", "place", "taken"]
 
@@ -52,7 +53,7 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
         hosts = _named(spec, hosts)
     if len(hosts) < spec.nodes:
         raise ConfigError(
-            f"expected {spec.nodes} hosts, {len(hosts)} selected: {fold(h.name for h in hosts)}",
+            f"expected {plural(spec.nodes, 'host')}, {len(hosts)} selected: {fold(h.name for h in hosts)}",
             where="--nodes",
             hint="select more hosts with --hosts, or lower --nodes",
         )
@@ -61,7 +62,7 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
         small = [host for host in hosts if host not in fitting]
         unit = "slots" if spec.device == "cpu" else "gpus"
         raise ConfigError(
-            f"expected {spec.gpus} {unit} per node on {spec.nodes} nodes, too few on {fold(h.name for h in small)}",
+            f"expected {spec.gpus} {unit} per node on {plural(spec.nodes, 'node')}, too few on {fold(h.name for h in small)}",
             where="--gpus",
             hint=f"lower --gpus, or correct {unit}: for these hosts in the inventory",
         )

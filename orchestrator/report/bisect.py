@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from orchestrator.analysis.bisect import Bisected, BisectRecord, Fixed
 from orchestrator.analysis.bisect.answer import EXPLAINED, PART, Tried, recorded_change
 from orchestrator.analysis.bisect.shares import Change, Share
+from orchestrator.plural import plural
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line
 
@@ -72,7 +73,7 @@ def _line(row: Tried, result: Bisected) -> str:
     if row.failure:
         return one_line(f"  {name}: not run: {row.failure}")
     share = f"  {_share(row.share)} of the change" if row.share else ""
-    return one_line(f"  {name}: {number(row.typical)} {result.unit}, {row.n} runs{share}")
+    return one_line(f"  {name}: {number(row.typical)} {result.unit}, {plural(row.n, 'run')}{share}")
 
 
 def _explained(result: Bisected) -> str:
@@ -96,7 +97,8 @@ def _gone(result: Bisected) -> str:
     said = "the change could not be reproduced" if recorded_change(result.a, result.b) else "A and B do not differ"
     if result.change is None:
         return f"{said}; it was {recorded}"
-    return f"{said}: B against A {_percents(result.change)}, in {result.change.pairs} pairs of runs; it was {recorded}"
+    pairs = f"{plural(result.change.pairs, 'pair')} of runs"
+    return f"{said}: B against A {_percents(result.change)}, in {pairs}; it was {recorded}"
 
 
 def _unproven(result: Bisected) -> str:

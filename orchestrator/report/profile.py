@@ -14,6 +14,7 @@ from rich.text import Text
 
 from orchestrator.analysis.explain import Explanation
 from orchestrator.analysis.profile import Profiled
+from orchestrator.plural import plural
 from orchestrator.report.cells import NOTHING, Table, number
 from orchestrator.report.text import one_line
 
@@ -45,7 +46,7 @@ def table(profiles: Sequence[Profiled], explained: Sequence[Explanation] = ()) -
                 (profile.case, str(trace.rank), one_line(trace.host), number(trace.step_s * 1e3), *map(_percent, shares))
             )
             longest = ", ".join(f"{operator.name} {operator.share:.1%} ({operator.count})" for operator in trace.top)
-            notes.append(one_line(f"{profile.case} rank {trace.rank}, {trace.steps} steps: {longest}"))
+            notes.append(one_line(f"{profile.case} rank {trace.rank}, {plural(trace.steps, 'step')}: {longest}"))
         if profile.missing:
             notes.append(one_line(f"{profile.case}: no trace, {profile.missing}"))
     return Table(

@@ -13,6 +13,7 @@ from rich.text import Text
 from orchestrator.analysis.published.language import LanguageCheck
 from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.analysis.published.tables import PublishedCell, PublishedFile, TableCheck
+from orchestrator.plural import plural
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
 from orchestrator.results.numbers.physics import Finding
@@ -86,7 +87,7 @@ def totals(checks: Sequence[TableCheck | LanguageCheck], console: Console) -> No
         for number in check.checks:
             if not number.agrees:
                 console.print(Text(f"≠ {one_line(f'{check.table.name}: {number}')}", style="yellow"))
-    tables = f"{len(checks)} table{'s' if len(checks) > 1 else ''}"
+    tables = f"{plural(len(checks), 'table')}"
     console.print(Text(f"{tables}: {good} of {count} printed numbers follow from the other printed numbers"))
 
 
@@ -188,7 +189,7 @@ def reproduced(check: TableCheck | LanguageCheck, kind: str) -> str:
 def _stated(runs: int | None) -> str:
     if runs is None:
         return "runs, number not stated"
-    return "1 run" if runs == 1 else f"{runs} runs"
+    return plural(runs, "run")
 
 
 def _divisor(divisor: str, baseline: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from orchestrator.analysis.tune import Tuned
 from orchestrator.analysis.tune.answer import FASTER, Tried
 from orchestrator.inventory import fold
+from orchestrator.plural import plural
 from orchestrator.report.text import one_line
 
 __all__ = ["answer", "inventory_file", "options_file", "rungs"]
@@ -18,7 +19,7 @@ def answer(tuned: Tuned) -> str:
     gain = tuned.gain
     measured = ""
     if gain and tuned.median_speed and tuned.default_speed:
-        ends = f"95 % {gain.interval.low:.3f} to {gain.interval.high:.3f}, {gain.pairs} pairs of runs"
+        ends = f"95 % {gain.interval.low:.3f} to {gain.interval.high:.3f}, {plural(gain.pairs, 'pair')} of runs"
         speeds = f"medians {tuned.median_speed:.1f} against {tuned.default_speed:.1f} {tuned.unit}"
         before, after = tuned.global_batches
         work = f"; a step computes a global batch of {after} instead of {before}" if after != before else ""
@@ -43,7 +44,7 @@ def rungs(tuned: Tuned) -> list[str]:
     for number in dict.fromkeys(tried.rung for tried in tuned.tried):
         rows = [tried for tried in tuned.tried if tried.rung == number]
         kind = "confirmation" if rows[0].confirms else f"round {number}"
-        lines.append(f"{kind}, {rows[0].steps} steps:")
+        lines.append(f"{kind}, {plural(rows[0].steps, 'step')}:")
         lines += [_line(row) for row in sorted(rows, key=_order)]
     return lines
 

@@ -12,10 +12,11 @@ from typing import Any
 from orchestrator.checks.interfaces import route_interfaces
 from orchestrator.errors import OrchError
 from orchestrator.inventory import fold
+from orchestrator.plural import times
 from orchestrator.record import RunDir
 from orchestrator.record.node_record import ExitRecord, exit_record
 
-__all__ = ["lost_links", "lost_links_of", "lost_links_words", "reaches_nodes", "times"]
+__all__ = ["lost_links", "lost_links_of", "lost_links_words", "reaches_nodes"]
 
 
 def lost_links(records: Mapping[str, ExitRecord]) -> dict[str, Mapping[str, int]]:
@@ -47,11 +48,6 @@ def lost_links_words(lost: Mapping[str, Mapping[str, int]]) -> list[str]:
         for interface, count in counts.items():
             hosts.setdefault((interface, count), []).append(host)
     return [f"{interface} of {fold(names)} lost its link {times(count)}" for (interface, count), names in hosts.items()]
-
-
-def times(count: int) -> str:
-    """Return a count of events in words."""
-    return "once" if count == 1 else f"{count} times"
 
 
 def reaches_nodes(interface: str, facts: Mapping[str, Any]) -> bool:

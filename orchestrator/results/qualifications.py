@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from orchestrator.plural import plural
 from orchestrator.results.cells import LENGTH, SHAPE, Cell
 from orchestrator.results.hardware import (
     conditions_of,
@@ -43,9 +44,9 @@ def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[str], typi
     if n:
         too_few = n < ENOUGH_REPEATS and not cell.measure.repeats_within
         if too_few:
-            notes.append(f"{n} good repeat{'s' if n > 1 else ''}: interval unreliable below n={ENOUGH_REPEATS}")
+            notes.append(f"{plural(n, 'good repeat')}: interval unreliable below n={ENOUGH_REPEATS}")
         if n != typical:
-            notes.append(f"{n} repeats where other cells have {typical}")
+            notes.append(f"{plural(n, 'repeat')} where other cells have {typical}")
     if values and not cell.metric.key_columns:
         if spread(values) > WIDE_SPREAD:
             notes.append(f"repeats spread over {spread(values):.1%} of the median")

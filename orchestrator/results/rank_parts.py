@@ -15,6 +15,7 @@ from orchestrator.logs.parse import Parsed
 from orchestrator.logs.steps import ABSURD
 from orchestrator.plan.placement import Slot
 from orchestrator.plan.spec import RunSpec
+from orchestrator.plural import plural
 from orchestrator.record.node_record import short
 from orchestrator.strictjson import strict_json
 
@@ -52,7 +53,7 @@ def parts_of_ranks(
             key=lambda part: part.rank,
         )
         if parts and [part.rank for part in parts] != list(range(spec.world_size)):
-            raise _unusable(f"expected one line of each of {spec.world_size} ranks, got {len(parts)} lines")
+            raise _unusable(f"expected one line of each of {plural(spec.world_size, 'rank')}, got {plural(len(parts), 'line')}")
         if len({len(part.step_s) for part in parts}) > 1:
             raise _unusable("expected as many blocks of steps from every rank")
     except DataError as error:

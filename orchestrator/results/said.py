@@ -26,6 +26,7 @@ from typing import Any
 from orchestrator.logs.metrics import COMBINED, Metric
 from orchestrator.plan import RunSpec
 from orchestrator.plan.transformer import Transformer
+from orchestrator.plural import plural
 from orchestrator.results.language_model import device_of
 from orchestrator.results.numbers.peaks import DEVICES, Device
 from orchestrator.results.numbers.rounding import written
@@ -152,7 +153,7 @@ class Figure:
         explanations = self.explanations(setting)
         named = list(explanations[:_NAMED])
         if more := len(explanations) - len(named):
-            named.append(f"{more} other explanation{'s' if more > 1 else ''}")
+            named.append(f"{plural(more, 'other explanation')}")
         why = f"it matches a computation with {', or with '.join(named)}" if named else "no known convention explains it"
         unit = "%" if self.unit == "%" else f" {self.unit}"
         said, computed = (f"{written(figure)}{unit}" for figure in (self.said, self.computed))

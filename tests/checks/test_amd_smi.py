@@ -124,7 +124,7 @@ def test_the_checks_of_a_node_name_amds_programs_and_know_no_xids() -> None:
     facts = told_facts(raw)
     assert "xids" not in facts and facts["gpus"][0]["name"] == "AMD Instinct MI300X"
     few = {check.name: check for check in gpu_checks(replace(HOST, gpus=8), facts, 8)}["gpus"]
-    assert (few.verdict, few.found, few.expected) == ("failed", "1 GPUs", "8 GPUs") and "amd-smi" in few.hint
+    assert (few.verdict, few.found, few.expected) == ("failed", "1 GPU", "8 GPUs") and "amd-smi" in few.hint
     ports = {"infiniband": [], "infiniband_gbit": 400.0, "peermem": False, "open_driver": False}
     assert "gdr" not in {check.name for check in judge(HOST, facts | ports | rest(), None, None)}
 

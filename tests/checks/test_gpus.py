@@ -20,7 +20,7 @@ from tests.support.node_facts import DATA, HOST, healthy, judged, verdict_of
     ("name", "gpus", "verdict", "found"),
     [
         ("gpus", "v100-dgx1-418.xml", "ok", "2 x Tesla V100-SXM2-16GB 16 GiB, driver 418.126.02"),
-        ("gpus", "v100s-460.xml", "failed", "1 GPUs"),
+        ("gpus", "v100s-460.xml", "failed", "1 GPU"),
         ("idle", "h100-hgx-550.xml", "ok", "all 2 GPUs idle"),
         ("cuda", "h100-hgx-550.xml", "ok", "the driver's 12.4, the framework's 12.4"),
         ("cuda", "v100-dgx1-418.xml", "warning", "the driver's CUDA is 10.1, the framework's 12.4"),
@@ -139,7 +139,7 @@ def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
 def test_a_listed_gpu_that_does_not_exist_is_missed() -> None:
     host = Host("lab2", "10.11.0.3", gpus=2, vars={**HOST.vars, "cuda_visible_devices": "1,2"})
     check = judged(selected(healthy("h200-pair-580.xml"), "1,2"), host)["gpus"]
-    assert (check.verdict, check.found) == ("failed", "1 GPUs in vars.cuda_visible_devices 1,2")
+    assert (check.verdict, check.found) == ("failed", "1 GPU in vars.cuda_visible_devices 1,2")
 
 
 def test_mig_instances_leave_the_facts_of_all_gpus_and_are_counted() -> None:

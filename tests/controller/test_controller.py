@@ -56,7 +56,7 @@ def test_a_run_that_is_over_is_shown_with_its_result(rig: FakeBench) -> None:
 def test_a_plan_that_adapts_is_told_in_words(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=1, budget_s=3600.0)
     conducted(rig)
-    assert [event.words for event in rig.shown if isinstance(event, PlanMade)] == ["1 cells, 1 repeats; a budget of 3600 s"]
+    assert [event.words for event in rig.shown if isinstance(event, PlanMade)] == ["1 cell, 1 repeat; a budget of 3600 s"]
 
 
 def test_a_failed_rank_ends_a_bench_with_1(rig: FakeBench) -> None:

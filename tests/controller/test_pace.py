@@ -86,7 +86,7 @@ def test_a_run_that_does_not_fit_into_the_budget_is_left_out_and_named(tmp_path:
     assert executed(rig, paced(rig, clock, expected_s=30.0), [0.5], clock, took_s=60.0) == [1, 2]
     record = rig.bench.record()
     assert record.left_out == (rig.plan.planned()[2].run_id,) and len(record.runs) == 2
-    assert list(record.notes) == ["left out for the budget of 100 s: 1 runs, 1 of 2n1g"] == notes(rig)
+    assert list(record.notes) == ["left out for the budget of 100 s: 1 run, 1 of 2n1g"] == notes(rig)
     left = [event.left_s for event in rig.shown if isinstance(event, BlockOver)]
     assert left == [40.0, 0.0]
 

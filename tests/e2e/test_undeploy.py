@@ -39,8 +39,8 @@ def test_payload_and_collected_runs_go_and_other_runs_stay_unless_forced(control
     assert said.code == 0 and "removed" not in said.out and files(controller, "node1") == before
     done = controller.orch("undeploy")
     assert done.code == 0, done
-    assert f"node1: /root/{WORKDIR}: to remove: payload (" in done.out and "1 runs (" in done.out
-    assert "; stays: 1 runs not collected" in done.out and "node[3-4]: nothing of orch" in done.out
+    assert f"node1: /root/{WORKDIR}: to remove: payload (" in done.out and "1 run (" in done.out
+    assert "; stays: 1 run not collected" in done.out and "node[3-4]: nothing of orch" in done.out
     assert f"node2: /root/{WORKDIR}: removed; remains: nothing" in done.out
     left = {name.split("/")[3] for name in files(controller, "node1")}
     assert left == {path.name for path in other.project.glob("runs/*/*.001-*")}

@@ -28,7 +28,7 @@ print(json.dumps([said, *resource.getrlimit(resource.RLIMIT_NOFILE)]))
 
 
 NEED, REMEDY = (
-    "limits: 16 hosts need up to 160 open files, but this process may open only",
+    "limits: reaching 16 hosts needs up to 160 open files, but this process may open only",
     "ulimit -n 160, or use fewer hosts at a time",
 )
 

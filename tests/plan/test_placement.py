@@ -82,7 +82,7 @@ def test_too_few_gpus_are_named_with_the_hosts_that_lack_them() -> None:
         "lower --gpus, or correct gpus: for these hosts in the inventory"
     )
     small = [Host("n1", "10.0.0.1", gpus=0, slots=2)]
-    with pytest.raises(ConfigError, match="expected 3 slots per node on 1 nodes, too few on n1"):
+    with pytest.raises(ConfigError, match="expected 3 slots per node on 1 node, too few on n1"):
         place(wanted(1, 3, "cpu"), small, 20000)
 
 

@@ -45,7 +45,7 @@ def test_a_share_of_the_median_is_not_said_of_values_that_are_not_above_zero(val
 
 def test_few_repeats_and_other_counts_than_elsewhere_are_said() -> None:
     assert said(cell(LATENCY, 8.0), typical=3) == (
-        "1 good repeat: interval unreliable below n=3", "1 repeats where other cells have 3",
+        "1 good repeat: interval unreliable below n=3", "1 repeat where other cells have 3",
     )  # fmt: skip
 
 

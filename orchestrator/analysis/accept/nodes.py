@@ -11,11 +11,12 @@ from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judg
 from orchestrator.errors import DataError
 from orchestrator.inventory import fold
 from orchestrator.logs.failures import LAST_OUTPUT
+from orchestrator.plural import plural, times
 from orchestrator.record import BenchDir
 from orchestrator.record.refused import errors_before_runs, errors_between_runs
 from orchestrator.results import RunResult
 from orchestrator.results.links.pair_verdicts import pair_verdicts
-from orchestrator.results.lost_links import lost_links_words, reaches_nodes, times
+from orchestrator.results.lost_links import lost_links_words, reaches_nodes
 
 __all__ = ["by_checks", "by_links", "by_lost_links", "by_runs", "is_chosen"]
 
@@ -46,7 +47,7 @@ def by_checks(stage: str, checks: Sequence[Mapping[str, str]], names: Sequence[s
             decides = f"{check['hint']}; or state the right value under expect: in the inventory" if is_open else ""
             findings.append(Finding("node", check["host"], (check["host"],), UNDECIDED if is_open else FAIL, text, decides))
     rest = sorted({check["name"] for check in chosen if check["verdict"] == "warning"} - _ABOUT_THE_NODE)
-    got = f"{len(chosen)} checks on {len(hosts)} node{'s' if len(hosts) != 1 else ''}" + (
+    got = f"{plural(len(chosen), 'check')} on {plural(len(hosts), 'node')}" + (
         f"; warnings of {', '.join(rest)} are not judged" if rest else ""
     )
     return Judged(stage, "checks", "no check fails, and no node differs from most", got, "docs/preflight.md", tuple(hosts),

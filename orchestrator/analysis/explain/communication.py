@@ -12,6 +12,7 @@ from orchestrator.analysis.explain.curve import REACH, Curve
 from orchestrator.analysis.explain.step_parts import StepParts
 from orchestrator.analysis.explain.timeline import ALONE, Sharing, Timed, elapsed_s
 from orchestrator.analysis.explain.transfers import Link, Transfer
+from orchestrator.plural import plural
 
 __all__ = ["Collective", "Model", "largest_sizes", "ms", "model_of"]
 
@@ -118,7 +119,7 @@ def _buckets(parts: StepParts) -> str:
     count, megabytes = len(parts.buckets_bytes), sum(parts.buckets_bytes) / 1e6
     sizes = ", sizes assumed" if parts.is_cut_here else ""
     ready = "measured" if parts.ready else "assumed"
-    return f"{count} {'bucket' if count == 1 else 'buckets'} of {megabytes:.1f} MB ready at {ready} times{sizes}"
+    return f"{plural(count, 'bucket')} of {megabytes:.1f} MB ready at {ready} times{sizes}"
 
 
 def _counted(transfers: tuple[Transfer, ...]) -> str:

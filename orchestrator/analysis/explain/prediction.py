@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from orchestrator.analysis.explain.communication import Measured, Model, model_of, ms
 from orchestrator.analysis.explain.step_parts import StepParts, typical
 from orchestrator.analysis.explain.timeline import Sharing
+from orchestrator.plural import plural
 from orchestrator.results import Interval
 from orchestrator.results.numbers.intervals import LEVEL, around
 from orchestrator.results.summary import Row
@@ -152,7 +153,7 @@ def _ideal(row: Row, baseline: Row) -> str:
         step = f"{baseline.world_size} over the number of ranks times {step}"
     if baseline.world_size > 1:
         return f"{step} without communication, the mean over its ranks"
-    return f"{step}, the typical speed of {baseline.n} run{'s' if baseline.n > 1 else ''}"
+    return f"{step}, the typical speed of {plural(baseline.n, 'run')}"
 
 
 def _step_s(row: Row, shape: StepParts, base: StepParts, ideal_s: float, measured: Measured, sockets: bool) -> float | None:

@@ -23,6 +23,7 @@ from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs import is_named
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.folders import open_framework
+from orchestrator.plural import plural
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.state_file import read_bytes
@@ -207,7 +208,7 @@ def _divisors(opened: Iterable[Framework]) -> dict[str, str]:
 def _rule_note(framework: Framework, rule: Rule) -> str:
     published, divisor = framework.published, framework.published["divisor"].replace("/", " over ")
     return (
-        f"rule {rule.name}: {rule.title}; the {published['statistic']} of {published['runs']} runs was published; "
+        f"rule {rule.name}: {rule.title}; the {published['statistic']} of {plural(published['runs'], 'run')} was published; "
         f"speedup is {divisor} of {BASELINE}"
     )
 
@@ -222,4 +223,4 @@ def _misnamed_note(names: Sequence[str]) -> list[str]:
 def _run_counts(framework: Framework, summary: Summary) -> list[str]:
     published_runs = framework.published["runs"]
     odd = [f"{row.shape} has {row.n}" for row in summary.rows if row.n != published_runs]
-    return [f"the published procedure has {published_runs} runs of each case; {', '.join(odd)}"] if odd else []
+    return [f"the published procedure has {plural(published_runs, 'run')} of each case; {', '.join(odd)}"] if odd else []

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.analysis.published.language import LanguageTable
+from orchestrator.plural import plural
 from orchestrator.results import mean, median
 
 __all__ = [
@@ -175,7 +176,7 @@ def recompute(table: PublishedTable) -> TableCheck:
             checks.append(NumberCheck(cell.case, "speedup", cell.speedup, ratio, agree))
     wrong = [str(check) for check in checks if not check.agrees]
     wrong += [
-        f"{cell.case} has {len(cell.runs)} runs, {table.runs} claimed"
+        f"{cell.case} has {plural(len(cell.runs), 'run')}, {table.runs} claimed"
         for cell in table.cells
         if cell.runs and table.runs and len(cell.runs) != table.runs
     ]

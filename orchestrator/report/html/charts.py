@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from orchestrator.analysis.explain import Explanation
 from orchestrator.analysis.published.reference import ReferenceTable
+from orchestrator.plural import plural
 from orchestrator.report.cells import case
 from orchestrator.report.html.axes import columns, new_axes, put_words, whole_numbers
 from orchestrator.report.html.svg import COLOURS, inline
@@ -136,7 +137,7 @@ def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:
         axes.set_yticks([])
     whole_numbers(axes)
     put_words(figure, f"repeats, {row.unit}", below="position in execution order")
-    return inline(figure, f"Speed of {len(turns)} repeats in execution order", prefix)
+    return inline(figure, f"Speed of {plural(len(turns), 'repeat')} in execution order", prefix)
 
 
 def tempo(turns: Sequence[Turn], prefix: str) -> str:
@@ -153,7 +154,7 @@ def tempo(turns: Sequence[Turn], prefix: str) -> str:
     axes.margins(x=0.01)
     axes.set_ylim(0, 1.08 * max((speed for points in runs for _, speed in points), default=1.0))
     put_words(figure, "speed of each step, samples/s", below="seconds from the start of the window")
-    return inline(figure, f"Samples per second over time in {len(runs)} runs, warm-up and window", prefix)
+    return inline(figure, f"Samples per second over time in {plural(len(runs), 'run')}, warm-up and window", prefix)
 
 
 def ranks(turns: Sequence[Turn], prefix: str) -> str:
@@ -168,8 +169,8 @@ def ranks(turns: Sequence[Turn], prefix: str) -> str:
     shown = logs if len(logs) <= 8 else []
     axes.set_xticks(range(len(shown)), [name.replace("/", "\n").removesuffix(".out") for name in shown])
     axes.margins(x=0.08)
-    put_words(figure, "step time by rank, ms", below="" if shown else f"{len(logs)} logs, by node and rank")
-    return inline(figure, f"Step time of {len(logs)} ranks", prefix)
+    put_words(figure, "step time by rank, ms", below="" if shown else f"{plural(len(logs), 'log')}, by node and rank")
+    return inline(figure, f"Step time of {plural(len(logs), 'rank')}", prefix)
 
 
 def skew(turns: Iterable[Turn], prefix: str) -> str:
@@ -218,7 +219,7 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
     axes.grid(False, axis="y")
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
     put_words(figure, "timeline of each run, by position", below="seconds from the start signal")
-    return inline(figure, f"Phases of {len(turns)} runs and of their nodes", prefix)
+    return inline(figure, f"Phases of {plural(len(turns), 'run')} and of their nodes", prefix)
 
 
 def gap(explanations: Sequence[Explanation], prefix: str) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
 from orchestrator.analysis.history import PastCell
+from orchestrator.plural import plural
 from orchestrator.report.html.axes import columns, new_axes, put_words
 from orchestrator.report.html.svg import COLOURS, inline
 
@@ -54,7 +55,7 @@ def over_time(lines: Sequence[Sequence[PastCell]], title: str, prefix: str) -> s
     dates = sorted({cell.created[:10] for line in lines for cell in line})
     span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     put_words(figure, lines[0][0].unit, below=f"bench made, UTC, {span}")
-    return inline(figure, f"{title} over the time of {sum(map(len, lines))} benches", prefix)
+    return inline(figure, f"{title} over the time of {plural(sum(map(len, lines)), 'bench', 'benches')}", prefix)
 
 
 def days(created: str) -> float | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from orchestrator.plural import plural
 from orchestrator.report.html.axes import WIDTH, columns, new_panels, put_words
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import COLOURS, inline
@@ -52,7 +53,8 @@ def use(turns: Sequence[Turn], prefix: str) -> str:
         figure.text(0, box.y1 + 4 / (72 * figure.get_figheight()), quantity, va="bottom", fontsize=11)
     put_words(figure, "", below="seconds from the start of the window")
     _name_nodes(figure, hosts, colours)
-    return inline(figure, f"How {len(hosts)} nodes were used over time in {len(sampled)} runs: {', '.join(shown)}", prefix)
+    where = f"{plural(len(hosts), 'node')} over time in {plural(len(sampled), 'run')}"
+    return inline(figure, f"Use of {where}: {', '.join(shown)}", prefix)
 
 
 def _limits(quantity: str, lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float]:

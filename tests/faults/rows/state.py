@@ -209,12 +209,14 @@ def few_descriptors(trial: Trial) -> None:
     assert done.code == 0, done
     controller.program = ("prlimit", "--nofile=40:40", *ORCH)
     text = refused(controller, "bench", *QUICK, "--nodes", "4", code=2, within_s=10)
-    assert "4 hosts need up to 64 open files, but this process may open only 40" in text and "ulimit -n 64" in text, text
+    assert "reaching 4 hosts needs up to 64 open files, but this process may open only 40" in text and "ulimit -n 64" in text, (
+        text
+    )
     controller.program = ORCH
     with few_tasks(trial, 12) as program:
         controller.program = program
         text = refused(controller, "bench", *QUICK, "--nodes", "4", code=2, within_s=10)
-        assert "4 hosts need up to 18 further threads, but the limit of 12 tasks" in text, text
+        assert "reaching 4 hosts needs up to 18 further threads, but the limit of 12 tasks" in text, text
     controller.program = ORCH
     assert judge.ours(trial.lab) == []
     _no_leak(trial)

@@ -1,0 +1,21 @@
+"""Counts in words.
+
+>>> plural(1, "run"), plural(3, "run"), plural(2, "process", "processes")
+('1 run', '3 runs', '2 processes')
+>>> times(1), times(4)
+('once', '4 times')
+"""
+
+from __future__ import annotations
+
+__all__ = ["plural", "times"]
+
+
+def plural(count: int, one: str, several: str = "") -> str:
+    """Return a count with its noun. ``several``: the noun's plural, where it does not end in s."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
+def times(count: int) -> str:
+    """Return a count of events."""
+    return "once" if count == 1 else f"{count} times"
