@@ -17,13 +17,13 @@ from orchestrator.inventory import Host
 from orchestrator.transport.completion import completed
 from orchestrator.transport.openssh.answers import Answers
 from orchestrator.transport.openssh.command import forward_command, login_command, program
-from orchestrator.transport.openssh.failures import LATE, MAX_STARTUPS
+from orchestrator.transport.openssh.failures import LATE
 from orchestrator.transport.openssh.folder import MasterFolder
 from orchestrator.transport.openssh.master import Master, OwnMaster, usable
 from orchestrator.transport.openssh.session import open_session
 from orchestrator.transport.program import ProgramChannel
 from orchestrator.transport.protocols import Result
-from orchestrator.transport.ssh.config import Endpoint, resolve
+from orchestrator.transport.ssh.config import MAX_STARTUPS, Endpoint, resolve
 from orchestrator.transport.ssh.dial import greets
 from orchestrator.transport.ssh.quoting import remote_command
 from orchestrator.transport.trust import Trust

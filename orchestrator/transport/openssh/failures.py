@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 
 from orchestrator.errors import TransportError
-from orchestrator.transport.ssh.config import Endpoint
+from orchestrator.transport.ssh.config import MAX_STARTUPS, Endpoint
 
-__all__ = ["LATE", "MAX_STARTUPS", "failure", "fingerprint", "lacks_reason", "own_words", "step_of"]
+__all__ = ["LATE", "failure", "fingerprint", "lacks_reason", "own_words", "step_of"]
 
-MAX_STARTUPS = "did the host get too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
 LATE = "its sshd log says why; check LoginGraceTime, MaxAuthTries and AllowUsers"
 _ACCEPT = "compare it with ssh-keyscan run from a place you trust, then accept it with orch deploy --accept-new"
 _WITHOUT = "orch deploy --accept-new would trust the key without a certificate"

@@ -25,7 +25,7 @@ from orchestrator.inventory import Host, SshSettings
 from orchestrator.transport.protocols import OtherTransportNeeded
 from orchestrator.transport.ssh.config_groups import likeness
 
-__all__ = ["Endpoint", "resolve"]
+__all__ = ["MAX_STARTUPS", "Endpoint", "resolve"]
 
 Settings = Mapping[str, Sequence[str]]
 """Options by lower-case name, each with its values in order, as ``ssh -G`` prints them."""
@@ -41,6 +41,8 @@ _DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _asking = threading.Lock()
 _answers: dict[tuple[object, ...], tuple[str, str, Settings]] = {}
 """By group of names with equal settings (`likeness`): the first name, its address, and the settings from ``ssh -G``."""
+MAX_STARTUPS = "did the host get too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
+"""The hint for a server that closes connections before the log-in."""
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 

@@ -18,7 +18,7 @@ from paramiko.kex_curve25519 import KexCurve25519
 from paramiko.message import Message
 
 from orchestrator.errors import TransportError
-from orchestrator.transport.ssh.config import Endpoint
+from orchestrator.transport.ssh.config import MAX_STARTUPS, Endpoint
 from orchestrator.transport.ssh.packets import HEAD_BYTES, PACKET_BYTES, Data, PacketReader, Socket
 from orchestrator.transport.ssh.streams import Outbox
 from orchestrator.transport.streams import Inbox
@@ -134,9 +134,8 @@ class Wire(_Base):  # type: ignore[misc]
                 return endpoint.error("host_unreachable", f"the program on port {endpoint.port} is not an SSH server{quote}")
             stage = "in the key exchange" if self.remote_version else "before the SSH banner"
             text = f"the host closed the connection {stage}{quote}"
-            hint = "did the host get too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
-            if endpoint.proxy_command:
-                hint = f"run its ProxyCommand by hand: {endpoint.proxy_command}"
+            command = endpoint.proxy_command
+            hint = f"run its ProxyCommand by hand: {command}" if command else MAX_STARTUPS
             return Dropped(text, kind="host_unreachable", hint=hint, host=endpoint.host, where=endpoint.label)
         return endpoint.error("host_unreachable", f"the key exchange failed: {error}")
 
