@@ -66,7 +66,7 @@ def bench_of(
     """Return the bench of a stage on these hosts; ``read`` is as in `framework_for`. Raises ConfigError if that is not possible
     there."""
     if len(hosts) < stage.least_nodes:
-        raise ConfigError(f"needs {plural(stage.least_nodes, 'node')}, has {len(hosts)}")
+        raise ConfigError(f"needs {plural(stage.least_nodes, 'node')}, {len(hosts)} left")
     if (ranks := ranks_of(hosts)) < stage.least_ranks:
         raise ConfigError(f"needs {plural(stage.least_ranks, 'rank')} on each node, the smallest has {ranks}")
     request = request_for(stage, document, len(hosts), ranks)

@@ -291,21 +291,19 @@ def options(trial: Trial) -> None:
             inputs.judge(name, Case(words if words[0] == "bench" else (*PLAN, *words), said))
         run = ("bench", "resnet50", "-f", "simulated", "--nodes", "1", "--gpus", "1", "--no-baseline", "--repeats", "1")
         for name in ("a file", "a link to nowhere", "below a file", "not writable"):
-            folder, environment = inputs.project(), {}
+            folder, environment, said = inputs.project(), {}, "runs"
             if name == "a file":
                 (folder / "runs").write_text("mine")
             elif name == "a link to nowhere":
                 (folder / "runs").symlink_to("/nonexistent/runs")
             elif name == "below a file":
                 (folder / "file").write_text("mine")
-                environment = {"ORCH_PROJECT": str(folder / "file"), "ORCH_HOSTS": str(folder / "inventory/cluster.yaml")}
+                said = str(folder / "file")
+                environment = {"ORCH_PROJECT": said, "ORCH_HOSTS": str(folder / "inventory/cluster.yaml")}
             else:
-                environment = {"ORCH_PROJECT": "/sys/kernel", "ORCH_HOSTS": str(folder / "inventory/cluster.yaml")}
-            inputs.judge(
-                f"run directory {name}",
-                Case(run, ("orch: ", "runs" if "below" not in name else "file"), {}, environment),
-                folder,
-            )
+                said = "/sys/kernel"
+                environment = {"ORCH_PROJECT": said, "ORCH_HOSTS": str(folder / "inventory/cluster.yaml")}
+            inputs.judge(f"run directory {name}", Case(run, ("orch: ", said), {}, environment), folder)
         inputs.done()
 
 
