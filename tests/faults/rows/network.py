@@ -16,6 +16,7 @@ from orchestrator.lab import faults
 from orchestrator.plan.limits import Limits
 from tests.e2e.rig import SMALL, Controller
 from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, QUICK, running
+from tests.faults.rows.setup import on_node
 from tests.faults.suite import Trial, row
 from tests.support import judge
 from tests.support.faultlab import listener
@@ -86,6 +87,9 @@ def lossy(trial: Trial) -> None:
     faults.link(trial.lab, victim, up=False)
     time.sleep(1.5)
     faults.link(trial.lab, victim, up=True)
+    # A node that also loses ARP requests is silent for longer: docs/reliability.md, "When silence is not death".
+    neighbours = "ip neigh show 10.11.0.1"
+    judge.wait_for(lambda: "lladdr" in on_node(trial.lab, victim, neighbours), 3, "the controller is not resolved")
     for percent, seconds in phases:
         faults.loss(trial.lab, victim, percent, each_way=True)
         time.sleep(seconds)
