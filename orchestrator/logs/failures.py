@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from orchestrator.logs.failure_table import CAUSE, KNOWN
 from orchestrator.logs.text import cleaned
+from orchestrator.plural import times
 
 __all__ = ["LAST_OUTPUT", "Failure", "diagnose", "is_consequence", "last_output"]
 
@@ -111,11 +112,10 @@ def _shortened(line: str) -> str:
 def _killed_for_memory(kills: int) -> Failure | None:
     if kills <= 0:
         return None
-    times = "once" if kills == 1 else f"{kills} times"
     return Failure(
         "host_out_of_memory",
         "the kernel killed a process because the node had no memory left",
         "lower --batch-size or the number of ranks, or raise the memory limit of the node's control group",
-        f"the kernel counted an out-of-memory kill {times} during the run",
+        f"the kernel counted an out-of-memory kill {times(kills)} during the run",
         CAUSE,
     )

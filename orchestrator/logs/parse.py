@@ -25,6 +25,7 @@ from orchestrator.logs.numbers import Finest
 from orchestrator.logs.patterns import Reader, columns, compiled, step_readers, tags_of
 from orchestrator.logs.steps import RankAggregate, StepSample, in_order, rows
 from orchestrator.logs.text import LONG_LINE, blocks, by_rank, cleaned, clock, is_clean, whole, wholes
+from orchestrator.plural import times
 from orchestrator.strictjson import strict_json
 
 __all__ = ["LINE_LIMIT", "Parsed", "parse"]
@@ -339,8 +340,7 @@ class _Collector:
             self.warn(f"{len(attempts)} series of the same steps in one file were read as {len(attempts)} ranks")
             return [voice.part(*attempt) for attempt in same_start]
         if len(attempts) > 1:
-            times = "once" if len(attempts) == 2 else f"{len(attempts) - 1} times"
-            self.warn(f"the step goes back {times}: the last attempt that reaches step {reached} was used")
+            self.warn(f"the step goes back {times(len(attempts) - 1)}: the last attempt that reaches step {reached} was used")
         return [voice.part(*whole[-1])]
 
 

@@ -87,7 +87,7 @@ def totals(checks: Sequence[TableCheck | LanguageCheck], console: Console) -> No
         for number in check.checks:
             if not number.agrees:
                 console.print(Text(f"≠ {one_line(f'{check.table.name}: {number}')}", style="yellow"))
-    tables = f"{plural(len(checks), 'table')}"
+    tables = plural(len(checks), "table")
     console.print(Text(f"{tables}: {good} of {count} printed numbers follow from the other printed numbers"))
 
 
