@@ -134,7 +134,7 @@ def test_numbers_qualifications_and_failures_are_those_of_the_table(bench: Path,
 def test_every_cell_has_its_pictures_and_every_picture_a_name(tree: ET.Element) -> None:
     named = [[svg.get("aria-label", "") for svg in card.iter("svg")] for card in tree.iter("article")]
     # On a busy machine these runs last long enough to be sampled, and have one picture more.
-    pictures = [[name for name in names if not name.startswith("How ")] for names in named]
+    pictures = [[name for name in names if not name.startswith("Use of ")] for names in named]
     whole = ["Speed of 3 repeats in execution order", "Samples per second over time in 3 runs", "Phases of 3 runs"]
     assert [[name[: len(start)] for name, start in zip(names, whole, strict=True)] for names in pictures[:2]] == [whole, whole]
     assert len(pictures[2]) == 2  # nothing was measured, so there is no tempo
