@@ -41,7 +41,7 @@ LINES = {
     "ours": re.compile(r"^orch step=(\d+) t=\S+ step_time_s=([0-9.]+) samples=\d+ loss=(\S+) skipped="),
 }
 MEMORY = {"floor": re.compile(r"^floor memory_bytes=(\d+)"), "ours": re.compile(r'^orch done .*"max_memory_bytes": (\d+)')}
-PEAK_TFLOPS = {"H100": 989.4, "H200": 989.4, "GH200": 989.4, "A100": 312.0, "B200": 2250.0}
+PEAK_TFLOPS = {"H100": 989.5, "H200": 989.5, "GH200": 989.5, "A100": 312.0, "B200": 2250.0}
 """Dense bf16 peaks, from NVIDIA's data sheets; the first name that the device's own contains."""
 DROPPED = 5
 """Steps at the start of a turn that do not count: up to two that were queued when the turn before ended, one with the pause in
