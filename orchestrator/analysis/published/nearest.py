@@ -104,6 +104,13 @@ def _flops(table: LanguageTable, record: LanguageRecord) -> int:
     return table.sizes[record.model].transformer.flops_per_token(record.seq_len)
 
 
+def _share(table: LanguageTable) -> float:
+    """Return the peak that the MFU of a table is a share of, as a share of its device's; 1 if either is not known."""
+    device = _device(table)
+    peak = device.peak(table.dtype) if device else None
+    return table.peak_tflops * 1e12 / peak if table.peak_tflops and peak else 1.0
+
+
 def _device(table: LanguageTable) -> Device | None:
     devices = tuple(devices_in(table.hardware).values())
     return devices[0] if len(devices) == 1 else None
@@ -111,7 +118,7 @@ def _device(table: LanguageTable) -> Device | None:
 
 def _beside(cell: _Cell, file: PublishedFile, table: LanguageTable, record: LanguageRecord) -> NearestRecord:
     printed = record.figures.get("mfu")
-    published = printed * _flops(table, record) / table.flops_per_token(record) if printed else None
+    published = printed * _flops(table, record) / table.flops_per_token(record) * _share(table) if printed else None
     ours = cell.values.get("mfu")
     notes = []
     if cell.row.simulated:

@@ -81,6 +81,18 @@ def test_mfu_of_both_sides_is_of_the_same_operations(tmp_path: Path) -> None:
     assert found.published_mfu < 46.44  # printed with embeddings among N
 
 
+def test_a_published_share_of_another_peak_is_compared_as_one_of_the_devices_own(tmp_path: Path) -> None:
+    sparse = [
+        replace(file, language=tuple(replace(table, peak_tflops=2 * (table.peak_tflops or 0)) for table in file.language))
+        for file in FILES
+    ]
+    summary = measured(tmp_path)
+    (record,) = nearest_records(summary, sparse)
+    own = nearest(summary)
+    assert record.record == own.record and own.published_mfu
+    assert record.published_mfu == pytest.approx(2 * own.published_mfu)
+
+
 @pytest.mark.parametrize(
     ("choices", "record", "said"),
     [
