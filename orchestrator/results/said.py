@@ -45,7 +45,7 @@ _OF_STEPS = ("mean", "median", "min", "max")
 @dataclass(frozen=True, slots=True)
 class Habit:
     """A way in which programs count otherwise. Of each ``kind`` a figure has at most one. ``value`` is a peak in operations/s,
-    or what the tokens are multiplied by; one that changes which operations count has none."""
+    what the tokens are multiplied by, or the share of the attention that counts; others have none."""
 
     kind: str
     words: str
@@ -90,7 +90,8 @@ class Setting:
             is_done = self.spec.step.recomputation == "full"
             experts = " and of all experts" if self.transformer and self.transformer.experts > 1 else ""
             habits += [
-                Habit("attention", "half of the attention, as in mfu_causal"),
+                Habit("attention", "half of the attention, as in mfu_causal", 0.5),
+                Habit("attention", "no attention, 6 N alone", 0.0),
                 Habit(
                     "recomputation", "recomputation, as in hfu" if is_done else "full recomputation, which this run does not do"
                 ),
@@ -206,21 +207,28 @@ def _of_steps(metric: Metric, rates: Sequence[float]) -> float:
 
 
 def doubts_about(repeats: Sequence[Figure]) -> list[str]:
-    """Return the doubt about a figure of several runs: that of the run in which it differs as much as it typically does."""
+    """Return the doubt about a figure of several runs: that of the run in which it differs as much as it typically does, of two
+    such runs the one in which it differs more."""
     ordered = sorted(repeats, key=lambda figure: figure.said / figure.computed)
-    typical = ordered[(len(ordered) - 1) // 2 :][:1]
-    return [figure.doubt for figure in typical if figure.doubt]
+    typical = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+    farthest = max(typical, key=_distance, default=None)
+    return [farthest.doubt] if farthest and farthest.doubt else []
 
 
-def _operations(transformer: Transformer, tokens: int, habits: Mapping[str, Any]) -> float:
-    """Return the operations of training on one token; ``habits`` are the kinds of those of the program."""
+def _distance(figure: Figure) -> float:
+    """Return how far apart the two numbers of a figure are, as the logarithm of a ratio."""
+    return abs(math.log(figure.said / figure.computed)) if figure.said > 0 else math.inf
+
+
+def _operations(transformer: Transformer, tokens: int, habits: Mapping[str, float]) -> float:
+    """Return the operations of training on one token; ``habits`` has the values of those of the program, by kind."""
     whole = transformer.flops_per_token(tokens)
-    masked = whole - transformer.flops_per_token(tokens, causal=True)
-    operations = whole - (masked if "attention" in habits else 0)
+    attention = 2 * (whole - transformer.flops_per_token(tokens, causal=True))
+    left_out = attention * (1 - habits.get("attention", 1.0))
+    operations: float = whole - left_out
     if "recomputation" in habits:
-        # The forward pass is a third of all: so is its half of the attention.
-        again = transformer.hardware_flops_per_token(tokens, "full") - whole
-        operations += again - (masked // 3 if "attention" in habits else 0)
+        # The forward pass is a third of all: so is its attention.
+        operations += transformer.hardware_flops_per_token(tokens, "full") - whole - left_out / 3
     if "parameters" in habits:
         operations += 6 * (transformer.parameters - transformer.matmul_parameters)
     return operations

@@ -36,6 +36,7 @@ RECOMPUTED = PLAIN + 2 * (MATMUL - 4096 * 128256) + 4 * 32 * 4096 * TOKENS
 WITH_TABLES = PLAIN + 6 * 4096 * 128256
 H200, A100 = 989.5e12, 312e12
 ATTENTION = "half of the attention, as in mfu_causal"
+BARE = "no attention, 6 N alone"
 TABLES = "all parameters, with those of embedding tables"
 OF_A100 = "the peak of A100 (312 TFLOP/s)"
 OF_PCIE = "the peak of H100 PCIe (756.5 TFLOP/s)"
@@ -68,6 +69,7 @@ def test_what_follows_from_the_log_is_what_a_plain_script_printed() -> None:
         (PLAIN, 2 * H200, (SPARSE,)),
         (PLAIN, 2250e12, ("the peak of B200 (2250 TFLOP/s)",)),
         (HALVED, H200, (ATTENTION,)),
+        (6 * MATMUL, H200, (BARE,)),
         (WITH_TABLES, H200, (TABLES,)),
         (HALVED, A100, (f"{ATTENTION} and {OF_A100}",)),
         (RECOMPUTED, H200, ("full recomputation, which this run does not do", OF_PCIE)),
@@ -139,6 +141,8 @@ def test_the_doubt_of_several_runs_is_that_of_the_typical_one() -> None:
     higher = [Figure("mfu", said, 50.0, doubt="higher") for said in (151.0, 152.0)]
     assert doubts_about(said) == []
     assert doubts_about([*said, *higher]) == ["high"]
+    assert doubts_about(said[:2]) == doubts_about([Figure("mfu", 20.0, 50.0, doubt="high"), said[1]]) == ["high"]
+    assert doubts_about([Figure("mfu", said, 50.0, doubt=doubt) for said, doubt in ((0.0, "none"), (50.0, ""))]) == ["none"]
     assert doubts_about([]) == []
 
 
