@@ -298,7 +298,8 @@ def _short(name: str) -> str:
 
 def _varying(cells: Sequence[Cell]) -> list[str]:
     fields = [_fields(cell) for cell in cells]
-    names = dict.fromkeys(name for spec in fields for name in spec if name not in ("nodes", "gpus"))
+    # The shape has nodes and GPUs, and options have what a step computes.
+    names = dict.fromkeys(name for spec in fields for name in spec if name not in ("nodes", "gpus", "step"))
     return [name for name in names if len({_text(spec.get(name)) for spec in fields}) > 1]
 
 

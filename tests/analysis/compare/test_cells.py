@@ -24,6 +24,7 @@ from orchestrator.analysis.compare.cells import CellPair, chosen, compared, doub
 from orchestrator.errors import ConfigError
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.framework import payload_digest
+from orchestrator.plan.scaling import Step
 from orchestrator.record.manifest import Manifest
 from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.numbers import intervals
@@ -318,6 +319,17 @@ def test_each_cell_is_in_one_pair_at_most_and_in_one_where_both_have_it(wanted: 
 
 
 # -- what differs
+
+
+def test_what_a_step_computes_is_named_by_its_options() -> None:
+    def swept(prefix: str) -> list[Cell]:
+        return [
+            cell
+            for shape, count in (("1n1g", 4), ("2n1g", 2))
+            for cell in cells((shape, STEADY), prefix=prefix, options={"accumulation": count}, step=Step(32, count))
+        ]
+
+    assert [pair.case for pair in compared(matched(swept("a"), swept("b")))] == ["1n1g accumulation=4", "2n1g accumulation=2"]
 
 
 def measured(prefix: str, host_facts: dict[str, Any], observed: dict[str, Any], **spec: Any) -> list[Cell]:
