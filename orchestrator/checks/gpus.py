@@ -267,7 +267,7 @@ def _links(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         return warning(
             host, "links", words, f"{usual} between all GPUs", "see nvidia-smi nvlink --status and dmesg (Xid 74) on the node"
         )
-    counts = [f"{kind} {count} {'pairs' if count > 1 else 'pair'}" for kind, count in sorted(Counter(kinds).items())]
+    counts = [f"{kind} {plural(count, 'pair')}" for kind, count in sorted(Counter(kinds).items())]
     return ok(host, "links", ", ".join(counts))
 
 

@@ -11,6 +11,7 @@ from orchestrator.checks.containers import container_checks
 from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.inventory.versions import number
 from orchestrator.plan import Framework
+from orchestrator.plural import plural
 
 __all__ = ["host_checks", "slots_check"]
 
@@ -51,7 +52,7 @@ def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | Non
 
 def slots_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Check:
     """Check that a machine that is measured on its CPU has enough slots for the ranks of a run."""
-    slots = f"{host.slots} CPU {'slots' if host.slots > 1 else 'slot'}"
+    slots = plural(host.slots, "CPU slot")
     if ranks is not None and ranks > host.slots:
         hint = "lower --gpus, or raise slots: in the inventory"
         return failed(host.name, "slots", slots, f"{ranks} ranks", hint)

@@ -187,9 +187,7 @@ def reproduced(check: TableCheck | LanguageCheck, kind: str) -> str:
 
 
 def _stated(runs: int | None) -> str:
-    if runs is None:
-        return "runs, number not stated"
-    return plural(runs, "run")
+    return "runs, number not stated" if runs is None else plural(runs, "run")
 
 
 def _divisor(divisor: str, baseline: str) -> str:

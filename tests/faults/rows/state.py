@@ -209,9 +209,8 @@ def few_descriptors(trial: Trial) -> None:
     assert done.code == 0, done
     controller.program = ("prlimit", "--nofile=40:40", *ORCH)
     text = refused(controller, "bench", *QUICK, "--nodes", "4", code=2, within_s=10)
-    assert "reaching 4 hosts needs up to 64 open files, but this process may open only 40" in text and "ulimit -n 64" in text, (
-        text
-    )
+    assert "reaching 4 hosts needs up to 64 open files, but this process may open only 40" in text, text
+    assert "ulimit -n 64" in text, text
     controller.program = ORCH
     with few_tasks(trial, 12) as program:
         controller.program = program
