@@ -13,14 +13,16 @@ from orchestrator.logs import LogGrammar
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec
+from orchestrator.plan.measures import TOKENS_PER_S
 from orchestrator.plan.spec import default_step
 from orchestrator.results.language_model import language_values
 from orchestrator.results.measured import expected_of, metrics_of
 from orchestrator.results.numbers.resolution import resolution_of_speed
-from orchestrator.results.numbers.throughput import Terms, throughput
+from orchestrator.results.numbers.throughput import Terms, throughput, window_of
 from orchestrator.results.run import RunResult
+from orchestrator.results.said import Setting, figures
 from orchestrator.results.unmatched import explained
-from orchestrator.results.values import Expected, values_of
+from orchestrator.results.values import Expected, Value, values_of
 
 __all__ = ["by_grammar", "grammar_note"]
 
@@ -62,7 +64,12 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
         step = f"{spec.step.tokens} tokens and {spec.step.micro_batches} micro-batches are the defaults of {framework.name}"
         values = language_values(spec, transformer, measured.samples_per_s, {}, resolution)
-        return replace(read, metric_values=(*values, *read.metric_values), qualifications=(*read.qualifications, step))
+        speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
+        times = [line.seconds / line.steps for line in window_of(parsed.samples, Terms.of(spec, grammar))]
+        # The device is not known, so that an MFU is not compared.
+        said = figures(grammar.metrics, read.metric_values, speed, times, Setting.of(spec, transformer, {}))
+        qualifications = (*read.qualifications, step)
+        return replace(read, metric_values=(*values, *read.metric_values), qualifications=qualifications, said=said)
     return read
 
 

@@ -218,3 +218,23 @@ def test_a_tree_that_the_patterns_do_not_match_is_said_to_be_so(tmp_path: Path) 
 def test_a_tree_of_what_is_no_training_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not the speed of training"):
         summary_of_tree(tmp_path, open_framework("collectives").framework)
+
+
+def test_what_a_program_says_of_its_speed_is_compared_with_its_log(tmp_path: Path) -> None:
+    """Ten steps of 8 sequences of 2,048 tokens in 10 s are 16,384 tokens/s."""
+    for number, said in ((1, "16,390"), (2, "8,192"), (3, "8,192")):
+        path = tmp_path / "1n1g" / f"llama3-debug_b8_bf16_{number}.log"
+        path.parent.mkdir(exist_ok=True)
+        speeds = f"tps: {said}  tflops: 1.00  mfu: 0.10%"
+        lines = [
+            f"[titan] 2026-11-24 12:{second // 60:02d}:{second % 60:02d},000 - root - INFO - step: {second:2d}  "
+            f"loss: 7.{99 - second}00  grad_norm: 1.0{number}  memory: 9.00GiB(6.00%)  {speeds}\n"
+            for second in range(10, 90, 10)
+        ]
+        path.write_text("".join(lines))
+
+    rows_of = {row.metric: row for row in summary_of_tree(tmp_path, open_framework("torchtitan").framework).rows}
+
+    doubt = "the program reports tokens_per_s_per_device 8192.00 tokens/s, but its log gives 16384.00 tokens/s"
+    (text,) = [note for note in rows_of["printed_tps"].qualifications if "the program reports" in note]
+    assert text.startswith(doubt)
