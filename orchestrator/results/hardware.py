@@ -45,7 +45,10 @@ _SLOWDOWNS = {
     "hw_power_brake_slowdown": "the power supply, by half or more",
 }
 """Descriptions of the reasons, by their names in nvidia-smi's ``clocks_event_reasons_counters``."""
-_TITLES = {"cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "python": "Python"}
+_TITLES = {
+    "deepspeed": "DeepSpeed", "transformers": "Transformers", "accelerate": "Accelerate",
+    "cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "python": "Python",
+}  # fmt: skip
 
 
 def of_gpus(facts: Any, key: str) -> list[str]:

@@ -130,13 +130,14 @@ def test_hardware_and_versions_are_one_line(devices: Any) -> None:
         "devices": devices,
         "framework": "torch",
         "framework_version": "2.13.0",
+        "deepspeed": "0.19.8",
         "cuda": "12.8",
         "cudnn": None,
         "nccl": "2.27.3",
     }
     result = {"observed": seen, "facts": {"a": facts("550.54", "2.13.0", 1)}}
     row = summarize(cell("1n1g", [9.0] * 3, result=result)).rows[0]
-    assert row.hardware == "NVIDIA H200 · torch 2.13.0 · CUDA 12.8 · NCCL 2.27.3 · driver 550.54"
+    assert row.hardware == "NVIDIA H200 · torch 2.13.0 · DeepSpeed 0.19.8 · CUDA 12.8 · NCCL 2.27.3 · driver 550.54"
 
 
 @pytest.mark.parametrize(
