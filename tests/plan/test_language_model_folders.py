@@ -305,6 +305,12 @@ def test_maxtext_has_a_process_per_node_and_ranks_share_weights_over_all_nodes()
         ((2, 8), "llama3-8b", {"tensor_parallel": "2", "replicas": "3"}, "--set replicas"),
         ((2, 8), "llama3-8b", {"tensor_parallel": "2", "parallel": "ddp"}, "--set parallel"),
         ((2, 8), "llama3-8b", {"replicas": "2", "parallel": "ddp"}, "--set parallel"),
+        ((2, 8), "llama3-8b", {"embedding": "row-wise", "parallel": "ddp"}, "--set embedding"),
+        ((2, 8), "llama3-8b", {"embedding": "row-wise", "replicas": "2"}, "--set embedding"),
+        ((1, 5), "llama3-8b", {"embedding": "row-wise"}, "--set embedding"),  # of 128,256 rows
+        ((1, 1), "llama-tiny", {"embedding": "row-wise", "parallel": "ddp"}, "--set embedding"),
+        ((1, 2), "llama-tiny", {"embedding": "row-wise"}, "--set embedding"),  # auto is ddp
+        ((1, 2), "llama3-1b", {"embedding": "row-wise", "parallel": "fsdp"}, "--set embedding"),  # tied
     ],
 )
 def test_our_own_trainer_is_not_planned_as_its_ranks_would_refuse_it(
@@ -313,3 +319,16 @@ def test_our_own_trainer_is_not_planned_as_its_ranks_would_refuse_it(
     with pytest.raises(ConfigError) as caught:
         planned("pytorch_lm", shape, model=model, **sets)
     assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    ("shape", "model", "sets"),
+    [
+        ((2, 8), "llama3-8b", {}),
+        ((1, 2), "llama-tiny", {"parallel": "fsdp"}),
+        ((1, 1), "llama-tiny", {}),  # one rank holds all rows
+    ],
+)
+def test_rows_of_the_embedding_are_spread_where_ranks_can(shape: tuple[int, int], model: str, sets: dict[str, str]) -> None:
+    plan = planned("pytorch_lm", shape, model=model, embedding="row-wise", **sets)
+    assert "--embedding row-wise" in file_of(plan, 0)
