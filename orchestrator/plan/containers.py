@@ -19,11 +19,16 @@ from orchestrator.inventory.containers import NO_CONTAINER, OBJECTS, chosen, mer
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.environment import host_setup, setup_text
 
-__all__ = ["PRIVATE", "RECORD", "SCRIPT", "Container", "container_name", "container_of", "inside"]
+__all__ = ["INSIDE", "RECORD", "SCRIPT", "Container", "container_name", "container_of", "inside"]
 
 SCRIPT, RECORD = "container.sh", "container.json"
-PRIVATE = "umask 077\n"
-"""For the first line of ``env.sh``: inside, engines do not keep the umask of the supervisor, and most set 022."""
+INSIDE = """\
+umask 077
+export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$(cd ../.. && pwd)/inductor}"
+"""
+"""For the first lines of ``env.sh``. Inside, engines do not keep the umask of the supervisor, and most set 022; and /tmp, where
+inductor keeps the kernels that it compiles, ends with the container. In the node's folder of the work directory the next run
+finds them; their names there depend on the versions and the device that they were compiled for."""
 _STOP_TIMEOUT_S = 10
 _UP = "../../../.."
 """From the directory of a run to the work directory."""

@@ -15,7 +15,7 @@ from orchestrator.inventory import Host, Redaction
 from orchestrator.inventory.reserved import RESERVED
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.binding import BINDING_FILE, binding_of, binding_text
-from orchestrator.plan.containers import PRIVATE, RECORD, SCRIPT, Container, container_name, container_of, inside
+from orchestrator.plan.containers import INSIDE, RECORD, SCRIPT, Container, container_name, container_of, inside
 from orchestrator.plan.environment import amd_devices, env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
 from orchestrator.plan.placement import Placement, Slot
@@ -114,7 +114,7 @@ def render(
             _check_launch_style(framework, launch, container)
         seen_inside = inside(host, container)
         context = _context(framework, spec, placement, slot, seen_inside, run_id, payload)
-        variables_text = PRIVATE if container else ""
+        variables_text = INSIDE if container else ""
         variables_text += env_file(framework, seen_inside, spec.env, f"logs/{SETUP_LOG}")
         variables_text += amd_devices(slot.devices) if spec.device == "cuda" else ""
         files = [RenderedFile(_VARIABLES, variables_text, 0o600)]

@@ -74,6 +74,9 @@ def test_a_bench_runs_in_containers_and_ends_there_without_its_controller(contro
     judge.wait_for(lambda: len(list(controller.project.glob("runs/*/*/manifest.json"))) == 3, 30, "no run was planned")
     controller.wait_for_step(3)
     assert len(containers(controller, engine)) == 2
+    inside = b"".join(Path(f"/proc/{running.pid}/environ").read_bytes() for running in judge.ours(controller.lab)).split(b"\0")
+    for node in NODES:
+        assert f"TORCHINDUCTOR_CACHE_DIR=/root/.orch-node/nodes/{node}/inductor".encode() in inside
     process.kill()
     process.wait()
     within_s = 2.0 + GRACE_S + 10.0

@@ -85,6 +85,17 @@ def test_what_is_written_inside_is_private_whatever_the_umask_of_the_engine() ->
     assert done.stdout == "0077\n"
 
 
+@pytest.mark.parametrize("own", ["", "/cache/of the image"])
+def test_kernels_that_are_compiled_inside_outlive_the_container(tmp_path: Path, own: str) -> None:
+    run = tmp_path / "nodes" / "gpu 1" / "runs" / "r1"
+    run.mkdir(parents=True)
+    script = files_of(planned(CONTAINERS["docker"]))["env.sh"] + 'printf %s "$TORCHINDUCTOR_CACHE_DIR"'
+    environment = {"PATH": os.environ["PATH"], **({"TORCHINDUCTOR_CACHE_DIR": own} if own else {})}
+    done = subprocess.run(["bash", "-euc", script], cwd=run, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == (own or str(tmp_path / "nodes" / "gpu 1" / "inductor"))
+    assert "TORCHINDUCTOR" not in files_of(planned({}))["env.sh"]
+
+
 def test_a_choice_replaces_engine_and_image_and_keeps_mounts_and_limits() -> None:
     host = Host("gpu1", "10.0.0.1", gpus=0, container=CONTAINERS["podman"] | {"mounts": ["/data"]})
     chosen = container_of(host, "docker:other:1")
