@@ -16,7 +16,7 @@ from orchestrator.results.numbers.peaks import Device, devices_in
 from orchestrator.results.numbers.physics import ROOM
 from orchestrator.results.values import Value
 
-__all__ = ["device_of", "language_values", "peak_note", "with_devices"]
+__all__ = ["device_of", "language_values", "layout_note", "peak_note", "with_devices"]
 
 _PARTITIONS = {"DPX", "TPX", "QPX", "CPX"}
 _PARTS = {"MIG", *_PARTITIONS}
@@ -62,6 +62,12 @@ def peak_note(spec: RunSpec, observed: Mapping[str, Any], values: Sequence[Value
         return [*beyond, f"MFU and HFU are shares of {peak / 1e12:g} TFLOP/s, the dense peak of {device.name} for {spec.dtype}"]
     name = " and ".join(_names(observed)) or "the device"
     return [f"no MFU: the dense peak of {name} for {spec.dtype} is not known"]
+
+
+def layout_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[str]:
+    """Return a note of how data-parallel ranks held the model, if the program chose it (``parallel=auto``)."""
+    kind = observed.get("parallel")
+    return [f"parallel=auto ran as {kind}"] if spec.options.get("parallel") == "auto" and kind in ("ddp", "fsdp") else []
 
 
 def device_of(observed: Mapping[str, Any]) -> Device | None:

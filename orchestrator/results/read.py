@@ -25,7 +25,7 @@ from orchestrator.record.node_record import ExitRecord, exit_record, short
 from orchestrator.results.binding import binding_words, bound_ranks, shared_cores
 from orchestrator.results.closing import arithmetic, as_trained, closing_of, remarks
 from orchestrator.results.hardware import devices_of_node, infiniband_gbit, loaded, quiet, slowed
-from orchestrator.results.language_model import language_values, peak_note, with_devices
+from orchestrator.results.language_model import language_values, layout_note, peak_note, with_devices
 from orchestrator.results.lost_links import lost_links, lost_links_of, lost_links_words
 from orchestrator.results.measured import measured_values, metrics_of, readings_of
 from orchestrator.results.node_logs import NodeLogs, read_logs
@@ -163,7 +163,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     known = with_devices(observed, (name for host in planned.hosts for name in devices_of_node(planned.facts.get(host))))
     if planned.measure.name == LANGUAGE_MODEL:
         derived = language_values(spec, planned.transformer, measured.samples_per_s, known, resolution)
-        notes += peak_note(spec, known, derived)
+        notes += [*peak_note(spec, known, derived), *layout_note(spec, observed)]
     speeds = tempo(samples, terms)
     times_of_window = WindowTimes(holders[0].host, speeds.clock if speeds and grammar.nodes != "every" else None, arrivals)
     use, unread = run_use(run, planned, records, measured, window, times_of_window)

@@ -192,6 +192,25 @@ def test_a_program_that_does_not_name_its_devices_ran_on_those_of_its_nodes(
     assert any(name.removeprefix("NVIDIA ") in note for note in run.qualifications if "MFU" in note)
 
 
+@pytest.mark.parametrize(
+    ("asked", "reported", "notes"),
+    [("auto", "fsdp", ["parallel=auto ran as fsdp"]), ("auto", "none", []), ("fsdp", "fsdp", []), ("auto", ["ddp"], [])],
+)
+def test_how_ranks_held_the_model_is_said_where_the_program_chose(
+    bench: BenchDir, asked: str, reported: Any, notes: list[str]
+) -> None:
+    def spread(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        _language_model(planned, logs)
+        planned["spec"]["options"] = {"parallel": asked}
+        logs[0]["rank-0.out"] = logs[0]["rank-0.out"].replace(
+            "orch done {", f'orch done {{"parallel": {json.dumps(reported)}, '
+        )
+
+    run = read_run(build(bench, "r1", spread))
+    assert run.error is None
+    assert [note for note in run.qualifications if note.startswith("parallel")] == notes
+
+
 def test_a_closing_line_of_another_global_batch_is_refused(bench: BenchDir) -> None:
     def other(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         _language_model(planned, logs)
