@@ -74,7 +74,7 @@ def unusable(args: argparse.Namespace) -> str:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
     if args.width % args.heads:
         return f"--heads: expected a divisor of --width {args.width}, got {args.heads}"
-    if args.kv_heads and (args.architecture == "gpt2" or args.heads % args.kv_heads):
+    if args.kv_heads and (args.heads % args.kv_heads or args.architecture == "gpt2" and args.kv_heads != args.heads):
         return (
             f"--kv-heads: expected a divisor of --heads {args.heads} for a llama, got {args.kv_heads} for {args.architecture}"
         )
