@@ -35,6 +35,7 @@ CPU.
 from __future__ import annotations
 
 import argparse
+import math
 from contextlib import nullcontext
 from typing import Any
 
@@ -297,8 +298,9 @@ def train(
     rank_progress.mark(args.steps, "end")
     remarks = memory_remarks(device, allocator_retries(device) - retries)
     held = memory_bytes(device)
+    norm = None if model.optimizer.last_norm is None else float(model.optimizer.last_norm)
     of_steps = {
-        "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
+        "gradient_norm": norm if norm is not None and math.isfinite(norm) else None,
         "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
     }
     prove_world(me, device)  # also the barrier before the steps without communication

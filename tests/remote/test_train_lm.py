@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.strictjson import strict_json
 from tests.remote.lm_arguments import MODELS, PROGRAM, SPREAD, SPREAD_UNTIED, STEPS, common
 from tests.support.ranks import ranks
 from tests.support.trainers import DONE_KEYS, closing, rank_lines, samples
@@ -63,6 +64,13 @@ def test_the_loss_falls_on_tokens_that_repeat(alone: Any, model: str) -> None:
     assert losses[2] < losses[0] - 0.1 and losses[4] < losses[2] - 0.1
     assert losses[3] < losses[1] - 0.1 and losses[5] < losses[3] - 0.1
     assert facts["parallel"] == "none" and facts["global_batch"] == 4
+
+
+def test_the_last_line_of_a_run_that_did_not_train_is_strict_json(tmp_path: Path) -> None:
+    (text,) = ranks(PROGRAM, [*common("gpt-tiny"), "--learning-rate", "1e30"], tmp_path, 1, imports=IMPORTS)
+    assert f"orch step={STEPS} " in text and " loss=nan " in text
+    (line,) = [line for line in text.splitlines() if line.startswith("orch done ")]
+    assert strict_json(line.removeprefix("orch done "), "closing line")["gradient_norm"] is None
 
 
 def test_the_last_line_is_complete(alone: Any) -> None:
