@@ -15,10 +15,12 @@ from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.measures import TOKENS_PER_S
 from orchestrator.plan.spec import default_step
+from orchestrator.plural import plural
 from orchestrator.results.language_model import language_values
 from orchestrator.results.measured import expected_of, metrics_of
 from orchestrator.results.numbers.resolution import resolution_of_speed
 from orchestrator.results.numbers.throughput import Terms, throughput, window_of
+from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.run import RunResult
 from orchestrator.results.said import Setting, figures
 from orchestrator.results.unmatched import explained
@@ -50,6 +52,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
             spec = replace(spec, warmup_steps=later[0] if later else warmup_steps, steps=printed[-1])
         spec = replace(spec, step=default_step(framework, spec.model))
         measured = throughput(parsed.samples, Terms.of(spec, grammar))
+        untrained = [] if framework.simulated else verify_training(parsed.samples, Terms.of(spec, grammar))
     except DataError as error:
         error.run_id = result.run_id
         return replace(
@@ -58,11 +61,12 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     resolution = resolution_of_speed(parsed.samples, Terms.of(spec, grammar), measured, parsed.resolution)
     metrics = metrics_of(framework.measure, framework.log)
     read = replace(result, spec=spec, state="finished", throughput=measured, resolution=resolution)
-    read = replace(read, measure=framework.measure, metrics=metrics, qualifications=parsed.warnings)
+    read = replace(read, measure=framework.measure, metrics=metrics, qualifications=(*parsed.warnings, *untrained))
     read = _with_metrics(read, spec, grammar, parsed)
     if framework.measure.derived:
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
-        step = f"{spec.step.tokens} tokens and {spec.step.micro_batches} micro-batches are the defaults of {framework.name}"
+        batches = plural(spec.step.micro_batches, "micro-batch", "micro-batches")
+        step = f"{plural(spec.step.tokens, 'token')} and {batches} are the defaults of {framework.name}"
         values = language_values(spec, transformer, measured.samples_per_s, {}, resolution)
         speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
         times = [line.seconds / line.steps for line in window_of(parsed.samples, Terms.of(spec, grammar))]

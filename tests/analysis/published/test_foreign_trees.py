@@ -238,3 +238,42 @@ def test_what_a_program_says_of_its_speed_is_compared_with_its_log(tmp_path: Pat
     doubt = "the program reports tokens_per_s_per_device 8192.00 tokens/s, but its log gives 16384.00 tokens/s"
     (text,) = [note for note in rows_of["printed_tps"].qualifications if "the program reports" in note]
     assert text.startswith(doubt)
+
+
+def nanogpt_log(losses: list[str], prefix: str = "") -> str:
+    """Lines of nanoGPT, a step each 100 ms, as rank 0 prints them."""
+    return "".join(f"{prefix}iter {step}: loss {loss}, time 100.00ms, mfu 30.00%\n" for step, loss in enumerate(losses))
+
+
+FALLING = [f"{6 - step / 100:.4f}" for step in range(61)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "error", "note"),
+    [
+        (FALLING, "", ""),
+        ([*FALLING[:30], *["nan"] * 31], "expected a finite loss, got nan from step 31 on", ""),
+        (["6.2000"] * 61, "", "the loss is 6.2 in all 41 lines of the window: the program may not train"),
+    ],
+)
+def test_the_losses_of_a_tree_are_looked_at_as_those_of_a_bench(
+    tmp_path: Path, losses: list[str], error: str, note: str
+) -> None:
+    path = tmp_path / "1n1g" / "gpt2-124m_b12_bf16_1.log"
+    path.parent.mkdir()
+    path.write_text(nanogpt_log(losses))
+    speed = next(
+        row for row in summary_of_tree(tmp_path, open_framework("nanogpt").framework).rows if row.metric == "tokens_per_s"
+    )
+    assert (speed.n == 0) is bool(error) and error in " ".join(speed.failures)
+    assert note in " ".join(speed.qualifications) and ("train" in " ".join(speed.qualifications)) is bool(note)
+
+
+@pytest.mark.parametrize("prefix", ["[rank0]:", "[default0]:"])
+def test_what_torchrun_puts_before_lines_of_rank_0_is_no_part_of_them(tmp_path: Path, prefix: str) -> None:
+    for number, before in ((1, ""), (2, prefix)):
+        path = tmp_path / "1n8g" / f"gpt2-124m_b12_bf16_{number}.log"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"# {number}\n" + nanogpt_log(FALLING, before))
+    rows_of = {row.metric: row for row in summary_of_tree(tmp_path, open_framework("nanogpt").framework).rows}
+    assert (rows_of["tokens_per_s"].n, rows_of["printed_mfu"].n) == (2, 2) and not rows_of["tokens_per_s"].failures
