@@ -185,6 +185,8 @@ def _baseline_shape(text: str, baseline: bool) -> tuple[int, int] | None:
         raise ConfigError(f"expected one shape such as 1n8g, got {text!r}", where="--baseline-shape")
     if not baseline:
         raise ConfigError("expected either --baseline-shape or --no-baseline, got both", where="--baseline-shape")
+    if 0 in shapes[0]:
+        raise ConfigError(f"expected 1 node or more and 1 rank or more on each, got {text!r}", where="--baseline-shape")
     return shapes[0]
 
 

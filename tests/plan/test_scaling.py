@@ -122,6 +122,7 @@ def test_a_copy_that_needs_more_than_a_node_has_no_baseline_and_the_reason_is_sa
     ("words", "said"),
     [
         ({"baseline_shape": "1n8g,2n8g"}, "--baseline-shape: expected one shape such as 1n8g"),
+        ({"baseline_shape": "1n0g"}, "--baseline-shape: expected 1 node or more and 1 rank or more on each, got '1n0g'"),
         ({"baseline_shape": "eight"}, "--baseline-shape: expected shapes such as 1n1g,4n8g, got 'eight'"),
         (
             {"baseline_shape": "9n8g"},

@@ -75,6 +75,12 @@ class OperationsEntry(_Strict):
     attention: _Factor = Field(0, description="operations for each of L·d·T")
 
 
+class TrainingEntry(OperationsEntry):
+    """Operations of training on one token."""
+
+    parameters: _Count = Field(description="operations for each of the N parameters that count")
+
+
 class PrintingEntry(_Strict):
     """How a figure was printed."""
 
@@ -132,7 +138,7 @@ class LanguageTableEntry(_Strict):
 class LanguageModels(_Strict):
     """Published figures of language models, and what their document counts as an operation."""
 
-    operations: OperationsEntry = Field(
+    operations: TrainingEntry = Field(
         description="operations of training on one token, without recomputation: {parameters: 6, attention: 12}"
     )
     counted: Literal["all", "matmul"] = Field(
@@ -155,7 +161,9 @@ def language_entry(path: KeyPath) -> type[BaseModel]:
     'RecordEntry'
     """
     match path[1:]:
-        case ("operations", *_) | ("recomputed", _, *_):
+        case ("operations", *_):
+            return TrainingEntry
+        case ("recomputed", _, *_):
             return OperationsEntry
         case ("printed", _, *_):
             return PrintingEntry

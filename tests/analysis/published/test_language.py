@@ -208,6 +208,10 @@ MISTAKES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "sizes.gpt-22b.transformer.layers: expected number of layers, got nothing",
     ),
     "records": (lambda file: file["tables"]["a100_80gb"].update(records=[]), "expected at least one entry, got none"),
+    "operations": (
+        lambda file: file.update(operations={"parameters": 0, "attention": 0}),
+        "language_models.operations.parameters: expected a whole number ≥ 1, got the number 0",
+    ),
     "printed": (lambda file: file["printed"]["mfu"].update(by="up"), "printed.mfu.by: expected nearest or cut, got "),
 }
 
