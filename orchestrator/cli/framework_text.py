@@ -63,8 +63,9 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
     for name, option in framework.options.items():
         choices = f", one of {', '.join(map(as_written, option.choices))}" if option.choices else ""
         least = "" if option.minimum is None else f", at least {option.minimum:g}"
+        most = "" if option.maximum is None else f", at most {option.maximum:.10g}"
         on = "".join(f", {as_written(value)} on {device}" for device, value in option.device_default.items())
-        yield f"    {name:{width}}  {as_written(option.default)}{on} ({option.type}{choices}{least}): {option.help}"
+        yield f"    {name:{width}}  {as_written(option.default)}{on} ({option.type}{choices}{least}{most}): {option.help}"
 
 
 def _pairs(values: dict[str, Any]) -> str:

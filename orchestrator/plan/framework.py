@@ -30,6 +30,7 @@ class Option:
     choices: tuple[Any, ...] = ()
     minimum: float | None = None
     device_default: Mapping[str, Any] = field(default_factory=dict)
+    maximum: float | None = None
 
     def parse(self, name: str, text: str) -> Any:
         """Return the value written as ``text``. Raises ConfigError naming the option and the values it takes."""
@@ -45,9 +46,15 @@ class Option:
             raise ConfigError(f"expected a whole number of at most 64 bits, got {text!r}", where=f"--set {name}")
         if self.type == "str" and ("\0" in text or "\r" in text):  # these cannot be written into scripts, config files and logs
             raise invalid
-        if (self.choices and value not in self.choices) or (self.minimum is not None and value < self.minimum):
+        if (self.choices and value not in self.choices) or not self.holds(value):
             raise invalid
         return value
+
+    def holds(self, value: Any) -> bool:
+        """Whether a number is neither below ``minimum`` nor above ``maximum``; always of another type."""
+        if type(value) not in (int, float):
+            return True
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
 
     def _expectation(self) -> str:
         if self.choices:
@@ -58,7 +65,8 @@ class Option:
             "bool": "true or false",
             "str": "text without NUL and carriage return",
         }[self.type]
-        return kind if self.minimum is None else f"{kind} ≥ {self.minimum:g}"
+        limits = [f"{sign} {limit:.10g}" for sign, limit in (("≥", self.minimum), ("≤", self.maximum)) if limit is not None]
+        return f"{kind} {' and '.join(limits)}" if limits else kind
 
 
 @dataclass(frozen=True, slots=True)

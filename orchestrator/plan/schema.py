@@ -180,12 +180,13 @@ class OptionEntry(_Strict):
     help: Text = Field(description="what it does, in one line of text")
     choices: list[Scalar] = Field([], description="the only values that it takes")
     minimum: Number | None = Field(None, description="the smallest number that it takes")
+    maximum: Number | None = Field(None, description="the largest number that it takes")
     device_default: dict[Device, Scalar] = Field({}, description="another default on one device")
 
     def as_option(self) -> Option:
         """Return the option that this entry declares."""
         device_default = {str(device): value for device, value in self.device_default.items()}
-        return Option(self.type, self.default, self.help, tuple(self.choices), self.minimum, device_default)
+        return Option(self.type, self.default, self.help, tuple(self.choices), self.minimum, device_default, self.maximum)
 
 
 class FileEntry(_Strict):

@@ -212,6 +212,7 @@ def test_megatron_gets_the_global_batch_of_its_replicas() -> None:
         ((1, 8), "llama3-8b", {"expert_parallel": "2"}, "--set expert_parallel"),
         ((1, 4), "mixtral-8x7b", {"expert_parallel": "8"}, "--set expert_parallel"),
         ((1, 8), "llama3-8b", {"context_parallel": "4", "seq_len": "100"}, "--set seq_len"),
+        ((1, 2), "llama3-8b", {"tensor_parallel": "2", "seq_len": "4095"}, "--set seq_len"),
     ],
 )
 def test_megatron_refuses_what_does_not_divide(shape: tuple[int, int], model: str, sets: dict[str, str], where: str) -> None:
@@ -253,11 +254,39 @@ def test_torchtitan_reads_its_settings_from_a_file() -> None:
 
 @pytest.mark.parametrize(
     ("sets", "where"),
-    [({"steps": "65"}, "--steps"), ({"warmup_steps": "5"}, "--steps"), ({"replicas": "3"}, "--set replicas")],
+    [
+        ({"steps": "65"}, "--steps and --warmup-steps"),
+        ({"warmup_steps": "5"}, "--steps and --warmup-steps"),
+        ({"replicas": "3"}, "--set replicas"),
+        ({"tensor_parallel": "3"}, "--set tensor_parallel"),
+        ({"context_parallel": "2", "seq_len": "4094"}, "--set seq_len"),
+        ({"tensor_parallel": "2", "seq_len": "4095"}, "--set seq_len"),
+    ],
 )
 def test_torchtitan_refuses_what_it_does_not_print_or_divide(sets: dict[str, str], where: str) -> None:
     with pytest.raises(ConfigError) as caught:
         planned("torchtitan", (1, 8), **sets)
+    assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    ("framework", "device", "sets", "where"),
+    [
+        ("jax_lm", "cpu", {"attention": "cudnn"}, "--set attention"),
+        ("jax_lm", "cuda", {"attention": "cudnn", "dtype": "fp32"}, "--set attention"),
+        ("jax_lm", "cpu", {"seq_len": "65"}, "--set seq_len"),
+        ("hf_trainer", "cpu", {"seq_len": "1"}, "--set seq_len"),
+        ("hf_trainer", "cpu", {"seq_len": "65"}, "--set seq_len"),
+        ("hf_trainer", "cpu", {"seed": "99999999999"}, "--set seed"),
+        ("pytorch_lm", "cpu", {"attention": "flash"}, "--set attention"),
+        ("pytorch_lm", "cpu", {"threads": "10000000"}, "--set threads"),
+    ],
+)
+def test_tiny_models_are_not_planned_as_their_ranks_would_refuse_them(
+    framework: str, device: str, sets: dict[str, str], where: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        planned(framework, (1, 1), device, "gpt-tiny", **sets)
     assert caught.value.where == where
 
 
@@ -311,6 +340,16 @@ def test_maxtext_has_a_process_per_node_and_ranks_share_weights_over_all_nodes()
         ((1, 1), "llama-tiny", {"embedding": "row-wise", "parallel": "ddp"}, "--set embedding"),
         ((1, 2), "llama-tiny", {"embedding": "row-wise"}, "--set embedding"),  # auto is ddp
         ((1, 2), "llama3-1b", {"embedding": "row-wise", "parallel": "fsdp"}, "--set embedding"),  # tied
+        ((1, 2), "mixtral-like", {"tensor_parallel": "2"}, "--set tensor_parallel"),
+        ((1, 3), "gpt2-124m", {"tensor_parallel": "3"}, "--set tensor_parallel"),  # of 12 heads, but not of 128
+        ((1, 2), "llama3-8b", {"tensor_parallel": "2", "dtype": "fp8"}, "--set tensor_parallel"),
+        ((1, 2), "llama3-8b", {"tensor_parallel": "2", "loss_chunks": "2"}, "--set loss_chunks"),
+        ((1, 2), "llama3-8b", {"pipeline_parallel": "2", "accumulation": "2", "loss_chunks": "2"}, "--set loss_chunks"),
+        ((1, 1), "gpt2-124m", {"dtype": "fp16", "loss_chunks": "2"}, "--set loss_chunks"),
+        ((1, 1), "gpt2-124m", {"dtype": "tf32", "weights": "bf16"}, "--set weights"),
+        ((1, 1), "gpt2-124m", {"dtype": "fp8", "seq_len": "7", "batch_size": "1"}, "--dtype"),
+        ((1, 2), "gpt2-124m", {"compile_split": "whole"}, "--set compile_split"),
+        ((1, 1), "gpt2-124m", {"seed": "2147483648"}, "--set seed"),
     ],
 )
 def test_our_own_trainer_is_not_planned_as_its_ranks_would_refuse_it(
