@@ -52,6 +52,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
             spec = replace(spec, warmup_steps=later[0] if later else warmup_steps, steps=printed[-1])
         spec = replace(spec, step=default_step(framework, spec.model))
         measured = throughput(parsed.samples, Terms.of(spec, grammar))
+        spec = _as_counted(spec, measured.samples // (measured.last_step - measured.first_step + 1))
         untrained = [] if framework.simulated else verify_training(parsed.samples, Terms.of(spec, grammar))
     except DataError as error:
         error.run_id = result.run_id
@@ -66,7 +67,10 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     if framework.measure.derived:
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
         batches = plural(spec.step.micro_batches, "micro-batch", "micro-batches")
-        step = f"{plural(spec.step.tokens, 'token')} and {batches} are the defaults of {framework.name}"
+        tokens = plural(spec.step.tokens, "token")
+        step = f"{tokens} and {batches} are the defaults of {framework.name}"
+        if spec.step != default_step(framework, spec.model):
+            step = f"{tokens} are the default of {framework.name}; {batches} by the samples of a step in the log"
         values = language_values(spec, transformer, measured.samples_per_s, {}, resolution)
         speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
         times = [line.seconds / line.steps for line in window_of(parsed.samples, Terms.of(spec, grammar))]
@@ -75,6 +79,22 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         qualifications = (*read.qualifications, step)
         return replace(read, metric_values=(*values, *read.metric_values), qualifications=qualifications, said=said)
     return read
+
+
+def _as_counted(spec: RunSpec, samples: int) -> RunSpec:
+    """Return a spec with as many micro-batches as the ``samples`` of a step are. Raises DataError if they are none of its batch
+    size and ranks."""
+    if samples == spec.global_batch:
+        return spec
+    at_once = spec.global_batch // spec.step.micro_batches
+    if samples % at_once or not spec.step.tokens:
+        raise DataError(
+            f"expected {spec.global_batch} samples per step, by {spec.shape} and batch size {spec.batch_size}, "
+            f"the log counts {samples}",
+            kind="result_invalid",
+            hint="name the folder and the file after the run: 4n8g/gpt2-124m_b16_bf16_1.log",
+        )
+    return replace(spec, step=replace(spec.step, micro_batches=samples // at_once))
 
 
 def _with_metrics(read: RunResult, spec: RunSpec, grammar: LogGrammar, parsed: Parsed) -> RunResult:

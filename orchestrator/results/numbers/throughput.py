@@ -108,10 +108,12 @@ def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
     Raises DataError like `window_lines`, and result_invalid if a time is not finite or does not increase.
     """
     window = window_lines(samples, terms.warmup_steps, terms.steps)
-    seconds, _ = stretches(samples, window, terms)
+    seconds, intervals = stretches(samples, window, terms)
     counts = _all(sample.samples for sample in window)
     printed = terms.ranks if terms.counts is None else terms.counts
-    number = int(sum(counts)) * printed if counts else (terms.steps - terms.warmup_steps) * terms.global_batch
+    # A line counts the samples of its own step; those between it and the line before have as many.
+    counted = sum(count * interval.steps for count, interval in zip(counts, intervals, strict=False))
+    number = int(counted) * printed if counts else (terms.steps - terms.warmup_steps) * terms.global_batch
     speed = number / _positive(seconds, terms.steps)
     if not 0 < speed < ABSURD:
         raise DataError(f"expected a speed above 0, got {speed:g} samples/s", kind="result_invalid")
