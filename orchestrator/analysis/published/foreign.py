@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.analysis.published.divided import divided
 from orchestrator.analysis.published.folders import TABLES, open_published
@@ -181,7 +182,27 @@ def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> t
         results.append(
             _measured(result, spec, rule, data, log.case.images) if rule else by_grammar(result, spec, framework, data)
         )
-    return results, notes
+    return results if rule else _as_repeats(results), notes
+
+
+def _as_repeats(results: Sequence[RunResult]) -> list[RunResult]:
+    """Return the results, in which a log without a number has the window that most others of its case have: it is a failed
+    repeat of theirs, and no configuration of its own."""
+    windows: dict[tuple[Any, ...], Counter[tuple[Any, ...]]] = {}
+    for run in results:
+        if run.spec and not run.error:
+            windows.setdefault(_case(run.spec), Counter())[run.spec.warmup_steps, run.spec.steps, run.spec.step] += 1
+    repeats = []
+    for run in results:
+        if run.spec and run.error and (counts := windows.get(_case(run.spec))):
+            warmup_steps, steps, step = max(counts, key=counts.__getitem__)
+            run = replace(run, spec=replace(run.spec, warmup_steps=warmup_steps, steps=steps, step=step))
+        repeats.append(run)
+    return repeats
+
+
+def _case(spec: RunSpec) -> tuple[Any, ...]:
+    return spec.options["folder"], spec.model, spec.dtype, spec.batch_size, spec.nodes, spec.gpus
 
 
 def _spec(log: _Log, framework: Framework, warmup_steps: int, steps: int) -> RunSpec:

@@ -17,6 +17,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Framework
+from orchestrator.report.published import result_document
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Summary
 from tests.support.published_trees import FILES, FRAMEWORKS, TF, plant, put, table_of
@@ -183,7 +184,7 @@ def plant_rates(root: Path, case: str) -> None:
         path = root / case / f"resnet50_b64_fp32_{number}.log"
         path.parent.mkdir(exist_ok=True)
         lines = [f"rate {step} top {7 if step <= 5 else 20 + step % 2 * 10}\nrate {step} end 5.0\n" for step in range(1, 26)]
-        path.write_text(f"noise {number}\n{log_of(range(26), 0.5)}{''.join(lines)}")
+        path.write_text(f"noise {number}\n{log_of(range(26), 0.5, 64 * int(case[0]))}{''.join(lines)}")
 
 
 def test_a_tree_of_a_training_has_the_metrics_of_its_folder_within_the_window(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_tree_of_a_training_has_the_metrics_of_its_folder_within_the_window(tm
 def test_a_metric_of_ranks_that_one_log_cannot_hold_is_said_to_be_left_out(tmp_path: Path) -> None:
     plant_rates(tmp_path, "2n1g")
     (row,) = summary_of_tree(tmp_path, with_rates("rank")).rows
-    assert (row.metric, row.n, row.value) == ("samples_per_s", 2, pytest.approx(128.0))
+    assert (row.metric, row.n, row.value) == ("samples_per_s", 2, pytest.approx(256.0))
     text = "metrics of the folder are left out: expected rate at layer=top of 2 ranks, got it of 1"
     assert text in row.qualifications
 
@@ -277,3 +278,62 @@ def test_what_torchrun_puts_before_lines_of_rank_0_is_no_part_of_them(tmp_path: 
         path.write_text(f"# {number}\n" + nanogpt_log(FALLING, before))
     rows_of = {row.metric: row for row in summary_of_tree(tmp_path, open_framework("nanogpt").framework).rows}
     assert (rows_of["tokens_per_s"].n, rows_of["printed_mfu"].n) == (2, 2) and not rows_of["tokens_per_s"].failures
+
+
+def test_a_log_without_a_number_is_a_failed_repeat_of_the_others(tmp_path: Path) -> None:
+    logs = {1: nanogpt_log(FALLING), 2: nanogpt_log(FALLING, "[rank0]:"), 3: nanogpt_log(FALLING[:15]), 4: ""}
+    for number, text in logs.items():
+        path = tmp_path / "1n8g" / f"gpt2-124m_b12_bf16_{number}.log"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    framework = open_framework("nanogpt").framework
+    (row,) = [row for row in summary_of_tree(tmp_path, framework).rows if row.metric == "tokens_per_s"]
+    assert (row.n, row.planned, row.failed, len(row.failures)) == (2, 4, 2, 2)
+
+
+def test_rows_of_one_shape_are_all_in_the_result(tmp_path: Path) -> None:
+    for number, losses in ((1, FALLING), (2, [*FALLING, *FALLING])):
+        path = tmp_path / "1n8g" / f"gpt2-124m_b12_bf16_{number}.log"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(nanogpt_log(losses))
+    (cases,) = result_document(summary_of_tree(tmp_path, open_framework("nanogpt").framework)).values()
+    assert list(cases) == ["1n8g steps=61", "1n8g steps=122"]
+
+
+MEGATRON = (
+    " [2026-11-24 12:00:00] iteration {step:8d}/     100 | consumed samples: {seen:12d} | "
+    "elapsed time per iteration (ms): 1300.0 | throughput per GPU (TFLOP/s/GPU): 300.0 | learning rate: 1.000000E-04 | "
+    "global batch size: {batch:5d} | lm loss: {loss:.6E} | "
+    "loss scale: 1.0 | grad norm: 1.000 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("batch", "every", "speed", "said"),
+    [
+        (
+            64,
+            1,
+            64 * 8192 / 1.3,
+            "8192 tokens are the default of megatron_lm; 4 micro-batches by the samples of a step in the log",
+        ),
+        (16, 1, 16 * 8192 / 1.3, "8192 tokens and 1 micro-batch are the defaults of megatron_lm"),
+        (
+            64,
+            5,
+            64 * 8192 / 1.3,
+            "8192 tokens are the default of megatron_lm; 4 micro-batches by the samples of a step in the log",
+        ),
+        (24, 1, None, "expected 16 samples per step, by 2n8g and batch size 1, the log counts 24"),
+    ],
+)
+def test_samples_of_a_step_are_those_that_a_log_counts(
+    tmp_path: Path, batch: int, every: int, speed: float | None, said: str
+) -> None:
+    path = tmp_path / "2n8g" / "llama3-8b_b1_bf16_1.log"
+    path.parent.mkdir()
+    steps = range(every, 101, every)
+    path.write_text("".join(MEGATRON.format(step=step, seen=step * batch, batch=batch, loss=9 - step / 50) for step in steps))
+    summary = summary_of_tree(tmp_path, open_framework("megatron_lm").framework)
+    row = next(row for row in summary.rows if row.metric == "tokens_per_s")
+    assert row.value == (speed and pytest.approx(speed)) and said in " ".join([*row.qualifications, *row.failures])
