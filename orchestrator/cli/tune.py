@@ -149,10 +149,11 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
     """Print all parameters. Which of them apply is decided by NCCL's log of the first run."""
     from dataclasses import asdict
 
-    from orchestrator.analysis.tune.candidates import batch_sizes, is_batch_size_free
+    from orchestrator.analysis.tune.candidates import batch_sizes
     from orchestrator.plan.spec import as_written
 
-    usable = [knob for knob in knobs if (numerics or not knob.numerics) and (is_batch_size_free(spec) or not knob.multiplies)]
+    usable = [knob for knob in knobs if numerics or not knob.numerics]
+    usable = [knob for knob in usable if not knob.multiplies or any(batch_sizes(knob, spec))]
     if as_json:
         print_json({"spec": spec.as_dict(), "knobs": [asdict(knob) for knob in usable]})
         return

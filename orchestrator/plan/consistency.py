@@ -139,12 +139,16 @@ def _option(name: str, option: OptionEntry) -> Iterator[Fault]:
         elif option.minimum is not None and type(value) in (int, float) and value < option.minimum:
             yield place, f"expected {option.minimum:g} or more, as minimum: says, got {shown_value(value)}", ""
         elif option.maximum is not None and type(value) in (int, float) and value > option.maximum:
-            yield place, f"expected {option.maximum:g} or less, as maximum: says, got {shown_value(value)}", ""
+            yield place, f"expected {option.maximum:.10g} or less, as maximum: says, got {shown_value(value)}", ""
     for key, limit in (("minimum", option.minimum), ("maximum", option.maximum)):
         if limit is not None and option.type not in ("int", "float"):
             yield ("options", name, key), f"expected none for an option of type {option.type}, got {limit:g}", "leave it out"
     if option.minimum is not None and option.maximum is not None and option.minimum > option.maximum:
-        yield ("options", name, "maximum"), f"expected minimum:, {option.minimum:g}, or more, got {option.maximum:g}", ""
+        yield (
+            ("options", name, "maximum"),
+            f"expected {option.minimum:.10g} or more, as minimum: says, got {option.maximum:.10g}",
+            "",
+        )
 
 
 def _tables(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:

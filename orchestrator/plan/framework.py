@@ -29,8 +29,8 @@ class Option:
     help: str = ""
     choices: tuple[Any, ...] = ()
     minimum: float | None = None
-    device_default: Mapping[str, Any] = field(default_factory=dict)
     maximum: float | None = None
+    device_default: Mapping[str, Any] = field(default_factory=dict)
 
     def parse(self, name: str, text: str) -> Any:
         """Return the value written as ``text``. Raises ConfigError naming the option and the values it takes."""
@@ -46,15 +46,11 @@ class Option:
             raise ConfigError(f"expected a whole number of at most 64 bits, got {text!r}", where=f"--set {name}")
         if self.type == "str" and ("\0" in text or "\r" in text):  # these cannot be written into scripts, config files and logs
             raise invalid
-        if (self.choices and value not in self.choices) or not self.holds(value):
+        is_low = self.minimum is not None and value < self.minimum
+        is_high = self.maximum is not None and value > self.maximum
+        if is_low or is_high or (self.choices and value not in self.choices):
             raise invalid
         return value
-
-    def holds(self, value: Any) -> bool:
-        """Whether a number is neither below ``minimum`` nor above ``maximum``; always of another type."""
-        if type(value) not in (int, float):
-            return True
-        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
 
     def _expectation(self) -> str:
         if self.choices:

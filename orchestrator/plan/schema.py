@@ -186,7 +186,7 @@ class OptionEntry(_Strict):
     def as_option(self) -> Option:
         """Return the option that this entry declares."""
         device_default = {str(device): value for device, value in self.device_default.items()}
-        return Option(self.type, self.default, self.help, tuple(self.choices), self.minimum, device_default, self.maximum)
+        return Option(self.type, self.default, self.help, tuple(self.choices), self.minimum, self.maximum, device_default)
 
 
 class FileEntry(_Strict):

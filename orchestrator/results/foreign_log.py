@@ -19,7 +19,7 @@ from orchestrator.plural import plural
 from orchestrator.results.language_model import language_values
 from orchestrator.results.measured import expected_of, metrics_of
 from orchestrator.results.numbers.resolution import resolution_of_speed
-from orchestrator.results.numbers.throughput import Terms, throughput, window_of
+from orchestrator.results.numbers.throughput import Terms, step_times, throughput
 from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.run import RunResult
 from orchestrator.results.said import Setting, figures
@@ -50,16 +50,17 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         else:
             later = [step for step in printed[:-1] if step >= warmup_steps] if warmup_steps else [0]
             spec = replace(spec, warmup_steps=later[0] if later else warmup_steps, steps=printed[-1])
-        spec = replace(spec, step=default_step(framework, spec.model))
-        measured = throughput(parsed.samples, Terms.of(spec, grammar))
-        spec = _as_counted(spec, measured.samples // (measured.last_step - measured.first_step + 1))
-        untrained = [] if framework.simulated else verify_training(parsed.samples, Terms.of(spec, grammar))
+        by_default = replace(spec, step=default_step(framework, spec.model))
+        measured = throughput(parsed.samples, Terms.of(by_default, grammar))
+        spec = _as_counted(by_default, measured.samples // (measured.last_step - measured.first_step + 1))
+        terms = Terms.of(spec, grammar)
+        untrained = [] if framework.simulated else verify_training(parsed.samples, terms)
     except DataError as error:
         error.run_id = result.run_id
         return replace(
             result, spec=spec, error=error, measure=framework.measure, metrics=metrics_of(framework.measure, framework.log)
         )
-    resolution = resolution_of_speed(parsed.samples, Terms.of(spec, grammar), measured, parsed.resolution)
+    resolution = resolution_of_speed(parsed.samples, terms, measured, parsed.resolution)
     metrics = metrics_of(framework.measure, framework.log)
     read = replace(result, spec=spec, state="finished", throughput=measured, resolution=resolution)
     read = replace(read, measure=framework.measure, metrics=metrics, qualifications=(*parsed.warnings, *untrained))
@@ -69,13 +70,13 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         batches = plural(spec.step.micro_batches, "micro-batch", "micro-batches")
         tokens = plural(spec.step.tokens, "token")
         step = f"{tokens} and {batches} are the defaults of {framework.name}"
-        if spec.step != default_step(framework, spec.model):
+        if spec != by_default:
             step = f"{tokens} are the default of {framework.name}; {batches} by the samples of a step in the log"
         values = language_values(spec, transformer, measured.samples_per_s, {}, resolution)
         speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
-        times = [line.seconds / line.steps for line in window_of(parsed.samples, Terms.of(spec, grammar))]
         # The device is not known, so that an MFU is not compared.
-        said = figures(grammar.metrics, read.metric_values, speed, times, Setting.of(spec, transformer, {}))
+        setting = Setting.of(spec, transformer, {})
+        said = figures(grammar.metrics, read.metric_values, speed, step_times(parsed.samples, terms), setting)
         qualifications = (*read.qualifications, step)
         return replace(read, metric_values=(*values, *read.metric_values), qualifications=qualifications, said=said)
     return read

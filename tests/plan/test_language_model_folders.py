@@ -13,45 +13,21 @@ import sys
 from array import array
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.hosts import Host
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import StepSample
 from orchestrator.plan import folders as library
-from orchestrator.plan.bench import plan_run
 from orchestrator.plan.measures import LANGUAGE_MODEL
-from orchestrator.plan.render import Plan
-from orchestrator.plan.spec import RunSpec, resolve
+from orchestrator.plan.spec import RunSpec
 from orchestrator.results.numbers.throughput import Terms, throughput
-from tests.support.rendering import opened
+from tests.support.rendering import file_of, opened, planned
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = tuple(name for name in library.frameworks() if opened(name).framework.measures == LANGUAGE_MODEL)
 FOREIGN = tuple(name for name in FOLDERS if "trainer.py" not in opened(name).framework.payload)
-
-
-def planned(framework: str, shape: tuple[int, int], device: str = "cuda", model: str = "", **sets: str) -> Plan:
-    """One run of a framework, decided, on nodes of 8 GPUs or 8 CPU slots."""
-    folder = opened(framework)
-    variables = {"interface": "ib0", "python": "/opt/python"} | {name: f"/opt/{name}" for name in folder.framework.requires}
-    gpus = 8 if device == "cuda" else 0
-    hosts = [Host(f"node{n}", f"10.11.0.{n + 1}", gpus=gpus, slots=8, vars=variables) for n in range(1, shape[0] + 1)]
-    options = {key: value for key, value in sets.items() if key in folder.framework.options}
-    choices: dict[str, Any] = {"nodes": shape[0], "gpus": shape[1]}
-    choices |= {key: int(sets[key]) for key in ("steps", "warmup_steps", "batch_size") if key in sets}
-    choices |= {"dtype": sets["dtype"]} if "dtype" in sets else {}
-    spec = resolve(folder.framework, model or next(iter(folder.framework.models)), device=device, choices=choices, sets=options)
-    return plan_run(folder, spec, hosts, run_id="b1.001", repeat=1, port=20000)
-
-
-def file_of(plan: Plan, node: int, path: str = "launch.sh") -> str:
-    """A file of a node, each command on one line."""
-    content = next(file.content for file in plan.nodes[node].files if file.path == path)
-    return re.sub(r" *\\\n *", " ", content)
 
 
 def log_of(framework: str) -> bytes:

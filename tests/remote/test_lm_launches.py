@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.inventory.hosts import Host
-from orchestrator.plan.bench import plan_run
-from orchestrator.plan.spec import resolve
-from tests.support.rendering import opened
+from tests.support.rendering import file_of, opened, planned
 
 pytestmark = pytest.mark.usefixtures("torch_of_trainers")
 TRAINERS = {"pytorch_lm": "train_lm", "hf_trainer": "train_hf_lm", "deepspeed": "train_deepspeed_lm", "jax_lm": "train_jax_lm"}
@@ -25,12 +22,8 @@ def test_a_trainer_takes_what_its_launch_script_passes_for_each_model(
 ) -> None:
     if name == "jax_lm":
         pytest.importorskip("jax")
-    folder = opened(name)
-    hosts = [Host("node1", "10.11.0.2", gpus=0, slots=2)]
-    spec = resolve(folder.framework, model, device="cpu", choices={"nodes": 1, "gpus": 2}, sets={})
-    plan = plan_run(folder, spec, hosts, run_id="b1.001", repeat=1, port=20000)
-    script = next(file.content for file in plan.nodes[0].files if file.path == "launch.sh")
-    line = next(line for line in script.replace("\\\n", " ").splitlines() if f"{TRAINERS[name]}.py" in line)
+    plan = planned(name, (1, 2), "cpu", model)
+    line = next(line for line in file_of(plan, 0).splitlines() if f"{TRAINERS[name]}.py" in line)
     words = shlex.split(line.removesuffix("&"))
     program = next(index for index, word in enumerate(words) if Path(word).name == f"{TRAINERS[name]}.py")
     monkeypatch.setattr(sys, "argv", words[program:])
@@ -38,7 +31,7 @@ def test_a_trainer_takes_what_its_launch_script_passes_for_each_model(
     args = importlib.import_module(TRAINERS[name]).arguments()
 
     assert (args.steps, args.batch_size, args.layers) == (
-        spec.steps,
-        spec.batch_size,
-        folder.framework.models[model]["transformer"]["layers"],
+        plan.spec.steps,
+        plan.spec.batch_size,
+        opened(name).framework.models[model]["transformer"]["layers"],
     )

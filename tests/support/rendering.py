@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from functools import cache
@@ -9,11 +10,12 @@ from typing import Any
 
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.grammar import LogGrammar
+from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import ConfigFile, Framework
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import Plan, render
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan.spec import RunSpec, resolve
 
 FRAMEWORK = Framework(
     name="echo", title="echo", folder="templates/echo", digest="0" * 64, launch="every_node", batch_size_is="device",
@@ -34,6 +36,26 @@ def rendered(template: str, options: dict[str, Any], *, target: str = "sh", node
     named = {"launch.sh.j2": template} | {name.replace("_", ".", 1): text for name, text in sources.items()}
     by_name = {host.name: host for host in hosts}
     return render(framework, named, spec, placement, by_name, run_id="r", repeat=1, payload={"rank_wrapper.py": "0"})
+
+
+def planned(framework: str, shape: tuple[int, int], device: str = "cuda", model: str = "", **sets: str) -> Plan:
+    """One run of a framework, decided, on nodes of 8 GPUs or 8 CPU slots."""
+    folder = opened(framework)
+    variables = {"interface": "ib0", "python": "/opt/python"} | {name: f"/opt/{name}" for name in folder.framework.requires}
+    gpus = 8 if device == "cuda" else 0
+    hosts = [Host(f"node{n}", f"10.11.0.{n + 1}", gpus=gpus, slots=8, vars=variables) for n in range(1, shape[0] + 1)]
+    options = {key: value for key, value in sets.items() if key in folder.framework.options}
+    choices: dict[str, Any] = {"nodes": shape[0], "gpus": shape[1]}
+    choices |= {key: int(sets[key]) for key in ("steps", "warmup_steps", "batch_size") if key in sets}
+    choices |= {"dtype": sets["dtype"]} if "dtype" in sets else {}
+    spec = resolve(folder.framework, model or next(iter(folder.framework.models)), device=device, choices=choices, sets=options)
+    return plan_run(folder, spec, hosts, run_id="b1.001", repeat=1, port=20000)
+
+
+def file_of(plan: Plan, node: int, path: str = "launch.sh") -> str:
+    """A file of a node, each command on one line."""
+    content = next(file.content for file in plan.nodes[node].files if file.path == path)
+    return re.sub(r" *\\\n *", " ", content)
 
 
 @cache

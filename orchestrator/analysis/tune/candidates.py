@@ -21,18 +21,7 @@ from typing import Any, NamedTuple
 from orchestrator.plan import Framework, Knob, RunSpec
 from orchestrator.plan.spec import as_written, with_batch_size
 
-__all__ = [
-    "Candidate",
-    "Settings",
-    "applicable",
-    "applied",
-    "batch_sizes",
-    "children",
-    "design",
-    "is_batch_size_free",
-    "settings",
-    "written",
-]
+__all__ = ["Candidate", "Settings", "applicable", "applied", "batch_sizes", "children", "design", "settings", "written"]
 
 
 Candidate = tuple[int, ...]
@@ -54,8 +43,8 @@ def applicable(
 
     ``facts`` are those that the first run reported: what `Knob.when` names, and under ``networks`` those that NCCL chose, as
     `nccl.networks` names them; empty if NCCL was not used. A single node uses none of them. ``env`` holds the variables that
-    are equal on all hosts. Knobs that change computed numbers require ``numerics``. The batch size is no knob unless
-    `is_batch_size_free`.
+    are equal on all hosts. Knobs that change computed numbers require ``numerics``. The batch size is no knob where it follows
+    from the global batch, or each run finds its own.
     """
     networks = facts.get("networks", ())
     between = networks if spec.nodes > 1 else ()
@@ -64,18 +53,13 @@ def applicable(
     usable = []
     for knob in knobs:
         current = tuple(held.get(name) for name in knob.names)
-        possible = tuple(batch_sizes(knob, spec) if is_batch_size_free(spec) else ()) if knob.multiplies else knob.values
+        possible = tuple(batch_sizes(knob, spec)) if knob.multiplies else knob.values
         values = tuple(value for value in possible if value != current)
         if any(facts.get(name) not in among for name, among in knob.when.items()):
             continue
         if values and (not knob.networks or transports & set(knob.networks)) and (numerics or not knob.numerics):
             usable.append(replace(knob, values=values))
     return tuple(usable)
-
-
-def is_batch_size_free(spec: RunSpec) -> bool:
-    """Whether the batch size can be searched: neither follows it from the global batch, nor does each run find its own."""
-    return spec.follows != "batch_size" and not spec.step.batch_size_up_to
 
 
 def written(knobs: Sequence[Knob], candidate: Candidate) -> str:
@@ -110,7 +94,10 @@ def applied(spec: RunSpec, framework: Framework, knobs: Sequence[Knob], candidat
 
 
 def batch_sizes(knob: Knob, spec: RunSpec) -> Iterator[tuple[int]]:
-    """Yield the batch sizes that the factors of a knob give, in order; those that are no whole number are left out."""
+    """Yield the batch sizes that the factors of a knob give, in order; those that are no whole number are left out. There are
+    none where the batch size follows from the global batch, or each run finds its own."""
+    if spec.follows == "batch_size" or spec.step.batch_size_up_to:
+        return
     for (factor,) in knob.values:
         if (size := spec.batch_size * factor) >= 1 and size == int(size):
             yield (int(size),)

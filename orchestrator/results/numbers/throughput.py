@@ -111,9 +111,10 @@ def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
     seconds, intervals = stretches(samples, window, terms)
     counts = _all(sample.samples for sample in window)
     printed = terms.ranks if terms.counts is None else terms.counts
-    # A line counts the samples of its own step; those between it and the line before have as many.
-    counted = sum(count * interval.steps for count, interval in zip(counts, intervals, strict=False))
-    number = int(counted) * printed if counts else (terms.steps - terms.warmup_steps) * terms.global_batch
+    number = (terms.steps - terms.warmup_steps) * terms.global_batch
+    if counts:
+        # A line counts the samples of its own step; those between it and the line before have as many.
+        number = printed * int(sum(count * interval.steps for count, interval in zip(counts, intervals, strict=True)))
     speed = number / _positive(seconds, terms.steps)
     if not 0 < speed < ABSURD:
         raise DataError(f"expected a speed above 0, got {speed:g} samples/s", kind="result_invalid")
