@@ -212,6 +212,7 @@ def started(name: str, cell: Cell, asked: argparse.Namespace, steps: int, folder
         environment = {**os.environ, **{key: str(value) for key, value in identity.items()}}
         environment |= {"TORCHINDUCTOR_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
         environment.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+        environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(asked.gpus))))
         out = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
         with errors.open("w" if rank == 0 else "a") as stream:
             command = [sys.executable, "-u", str(PROGRAMS[name]), *arguments(name, cell, asked, steps)]

@@ -16,6 +16,7 @@ mode `tuned` takes minutes.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import statistics
@@ -105,8 +106,9 @@ def speed(name: str, mode: str, gpus: int, asked: argparse.Namespace) -> float |
     for option in ("device", "dtype", "batch_size", "image_size", "steps", "warmup_steps"):
         argv += [f"--{option.replace('_', '-')}", str(getattr(asked, option))]
     argv += shlex.split(MODES[mode][name == "plain"])
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))), **os.environ}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(argv, stdout=out, stderr=errors)
+        process = subprocess.Popen(argv, stdout=out, stderr=errors, env=environment)
         try:
             process.wait(asked.limit_s)
         except subprocess.TimeoutExpired:

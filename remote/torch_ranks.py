@@ -22,6 +22,9 @@ import torch.distributed as dist
 import trainer
 from trainer import Identity
 
+_OWN_GPU = "ORCH_OWN_GPU"
+"""Set in the environment of a rank, and of its child processes, whose only visible GPU is the rank's own."""
+
 
 def identity() -> Identity:
     """Read the environment. Raises SystemExit naming what is missing."""
@@ -33,15 +36,31 @@ def identity() -> Identity:
     return Identity(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(node_rank))
 
 
+def see_own_gpu() -> None:
+    """Leave only this rank's GPU visible, as device 0, for `claim`. Call it before anything asks CUDA for GPUs, which reads
+    CUDA_VISIBLE_DEVICES once.
+
+    Kernels and graphs in inductor's cache name the index of their device: under indexes of their own, each rank of a node
+    compiles, and searches for, what another rank or a run on one GPU has cached. ``torchrun --virtual-local-rank`` of newer
+    versions does the same. Does nothing where the variable has no entry for this rank, nor with ROCm.
+    """
+    visible, local_rank = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), os.environ.get("LOCAL_RANK", "")
+    if _OWN_GPU in os.environ or torch.version.hip or not local_rank.isdecimal() or int(local_rank) >= len(visible):
+        return
+    if own := visible[int(local_rank)].strip():
+        os.environ.update({"CUDA_VISIBLE_DEVICES": own, _OWN_GPU: "1"})
+
+
 def claim(args: argparse.Namespace, local_rank: int) -> torch.device:
     """Select this rank's device. Raises SystemExit if there is none for it."""
     if args.device == "cpu":
         torch.set_num_threads(args.threads)
         return torch.device("cpu")
-    if local_rank >= torch.cuda.device_count():
-        raise SystemExit(f"LOCAL_RANK: expected less than the {torch.cuda.device_count()} visible GPUs, got {local_rank}")
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    index, visible = (0 if _OWN_GPU in os.environ else local_rank), torch.cuda.device_count()
+    if index >= visible:
+        raise SystemExit(f"LOCAL_RANK: expected less than the {visible} visible GPUs, got {local_rank}")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def device_name(device: torch.device) -> str:

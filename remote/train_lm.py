@@ -66,6 +66,7 @@ from torch_ranks import (
     memory_bytes,
     memory_remarks,
     prove_world,
+    see_own_gpu,
 )
 from torch_stamps import unheard
 from trainer import Identity, Step
@@ -115,9 +116,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--attention", choices=["auto", *KERNELS], default="auto", help="kernel; auto: PyTorch chooses")
     parser.add_argument("--compile", default="false", help="torch.compile", **trainer.SWITCH)
     parser.add_argument("--compile-level", choices=list(COMPILE_LEVELS), default="default", help="how long --compile searches")
-    parser.add_argument(
-        "--compile-split", choices=["auto", "blocks", "whole"], default="auto", help="graphs that --compile makes"
-    )
+    parser.add_argument("--compile-split", choices=["auto", "blocks", "whole"], default="auto", help="graphs of --compile")
     parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none", help="what is recomputed")
     parser.add_argument("--loss-chunks", type=int, default=1, help="parts into which tokens are split for the logits")
     parser.add_argument("--parallel", choices=["auto", "ddp", "fsdp"], default="auto", help="auto: ddp up to 2e9 parameters")
@@ -323,6 +322,7 @@ def train(
 
 def main() -> None:
     """Join, train, verify, report."""
+    see_own_gpu()
     args = arguments()
     me = identity()
     shape, layout, parameters = refuse(args, me)

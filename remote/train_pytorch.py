@@ -64,6 +64,7 @@ from torch_ranks import (
     memory_bytes,
     memory_remarks,
     prove_world,
+    see_own_gpu,
 )
 from torch_stamps import unheard
 from torch_steps import (
@@ -286,6 +287,7 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
 
 def main() -> None:
     """Join, train, verify, report."""
+    see_own_gpu()
     args = arguments()
     me = identity()
     device = claim_device(args, me.local_rank)
