@@ -47,6 +47,9 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         warmup_steps = int(framework.default("warmup_steps", spec.device)[0])
         if grammar.after_warmup:
             spec = replace(spec, warmup_steps=warmup_steps, steps=printed[-1] + warmup_steps)
+        elif printed[-1] <= warmup_steps:
+            expected = f"expected steps after the first {warmup_steps}, the warm-up of {framework.name}"
+            raise DataError(f"{expected}, the last in the log is {printed[-1]}", kind="result_invalid")
         else:
             later = [step for step in printed[:-1] if step >= warmup_steps] if warmup_steps else [0]
             spec = replace(spec, warmup_steps=later[0] if later else warmup_steps, steps=printed[-1])
@@ -63,7 +66,8 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     resolution = resolution_of_speed(parsed.samples, terms, measured, parsed.resolution)
     metrics = metrics_of(framework.measure, framework.log)
     read = replace(result, spec=spec, state="finished", throughput=measured, resolution=resolution)
-    read = replace(read, measure=framework.measure, metrics=metrics, qualifications=(*parsed.warnings, *untrained))
+    read = replace(read, measure=framework.measure, metrics=metrics)
+    read = _qualified(read, *parsed.warnings, *untrained)
     read = _with_metrics(read, spec, grammar, parsed)
     if framework.measure.derived:
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
@@ -72,6 +76,9 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         step = f"{tokens} and {batches} are the defaults of {framework.name}"
         if spec != by_default:
             step = f"{tokens} are the default of {framework.name}; {batches} by the samples of a step in the log"
+        if transformer is None:
+            known = f"{framework.name} knows {', '.join(framework.models)}"
+            step += f"; no TFLOP/s: expected a model of the folder in the name of the file, got {spec.model}, {known}"
         values = language_values(spec, transformer, measured.samples_per_s, {}, resolution)
         speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
         # The device is not known, so that an MFU is not compared.
@@ -103,8 +110,13 @@ def _with_metrics(read: RunResult, spec: RunSpec, grammar: LogGrammar, parsed: P
     try:
         values = values_of(grammar.metrics, {("", read.run_id): parsed.readings}, expected_of(spec, grammar))
     except DataError as error:
-        return replace(read, qualifications=(*read.qualifications, f"metrics of the folder are left out: {error.message}"))
+        return _qualified(read, f"metrics of the folder are left out: {error.message}")
     return replace(read, metric_values=values)
+
+
+def _qualified(read: RunResult, *texts: str) -> RunResult:
+    """Return a run with notes about it alone, which name its log, the table having those of all repeats in one place."""
+    return replace(read, qualifications=(*read.qualifications, *(f"{read.run_id}: {text}" for text in texts)))
 
 
 def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: Parsed, log: bytes) -> RunResult:
@@ -116,7 +128,7 @@ def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: 
     read = replace(result, measure=framework.measure, metrics=metrics, spec=spec)
     if not values:
         raise _unmatched(framework, parsed, result.run_id, log)
-    return replace(read, state="finished", metric_values=values, qualifications=parsed.warnings)
+    return _qualified(replace(read, state="finished", metric_values=values), *parsed.warnings)
 
 
 def grammar_note(framework: Framework) -> str:

@@ -81,7 +81,7 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None,
     notes += [_rule_note(framework, rule) if rule else grammar_note(framework), *copies, *_misnamed_note(misnamed)]
     notes += _run_counts(framework, summary) if rule else []
     # The command that measures a baseline applies to orch's own runs only.
-    notes += [note.partition("; orch ")[0] for note in summary.notes]
+    notes += [re.split("; (?:a new )?orch ", note)[0] for note in summary.notes]
     return replace(summary, notes=tuple(notes))
 
 
@@ -178,7 +178,8 @@ def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> t
             notes.append(f"{log.name} has the same bytes as {original} and is left out")
             continue
         if uses[log.folder, log.model, log.dtype, log.case, log.run_id] > 1:
-            result = replace(result, qualifications=(f"run id {log.run_id} occurs more than once, with different content",))
+            again = f"{log.name}: run id {log.run_id} occurs more than once, with different content"
+            result = replace(result, qualifications=(again,))
         results.append(
             _measured(result, spec, rule, data, log.case.images) if rule else by_grammar(result, spec, framework, data)
         )

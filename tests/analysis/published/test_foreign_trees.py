@@ -105,7 +105,9 @@ def test_a_run_id_that_is_there_twice_is_told(tmp_path: Path) -> None:
     put(tmp_path / "1n8g" / "rn50_b128_fp32_1.log", speed=2458.74)
     put(tmp_path / "1n8g" / "rn50_b128_fp32_01.log", speed=2441.07)
     (row,) = summary_of_tree(tmp_path, FRAMEWORKS[TF]).rows
-    assert row.n == 2 and "run id 1 occurs more than once, with different content" in row.qualifications
+    names = [f"1n8g/rn50_b128_fp32_{number}.log" for number in ("01", "1")]
+    assert row.n == 2
+    assert {f"{name}: run id 1 occurs more than once, with different content" for name in names} <= set(row.qualifications)
 
 
 def test_strange_names_are_named_and_not_guessed(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_a_metric_of_ranks_that_one_log_cannot_hold_is_said_to_be_left_out(tmp_p
     (row,) = summary_of_tree(tmp_path, with_rates("rank")).rows
     assert (row.metric, row.n, row.value) == ("samples_per_s", 2, pytest.approx(256.0))
     text = "metrics of the folder are left out: expected rate at layer=top of 2 ranks, got it of 1"
-    assert text in row.qualifications
+    assert {f"2n1g/resnet50_b64_fp32_{number}.log: {text}" for number in (1, 2)} <= set(row.qualifications)
 
 
 def test_a_tree_that_the_patterns_do_not_match_is_said_to_be_so(tmp_path: Path) -> None:
@@ -289,6 +291,20 @@ def test_a_log_without_a_number_is_a_failed_repeat_of_the_others(tmp_path: Path)
     framework = open_framework("nanogpt").framework
     (row,) = [row for row in summary_of_tree(tmp_path, framework).rows if row.metric == "tokens_per_s"]
     assert (row.n, row.planned, row.failed, len(row.failures)) == (2, 4, 2, 2)
+
+
+def test_a_log_that_ends_in_the_warm_up_and_a_model_that_the_folder_does_not_know_are_said(tmp_path: Path) -> None:
+    for name, losses in (("gpt2-124m_b12_bf16_1", FALLING[:15]), ("ours_b12_bf16_1", FALLING)):
+        path = tmp_path / "1n8g" / f"{name}.log"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(nanogpt_log(losses))
+    summary = summary_of_tree(tmp_path, open_framework("nanogpt").framework)
+    short, unknown = [row for row in summary.rows if row.metric == "tokens_per_s"]
+    assert "expected steps after the first 20, the warm-up of nanogpt, the last in the log is 15" in short.failures[0]
+    assert not [row for row in summary.rows if row.metric == "mfu" or row.metric.startswith("tflops")]
+    (note,) = [text for text in unknown.qualifications if "TFLOP/s" in text]
+    assert "expected a model of the folder in the name of the file, got ours, nanogpt knows gpt2-124m" in note
+    assert not [note for note in summary.notes if "a new orch bench" in note]
 
 
 def test_rows_of_one_shape_are_all_in_the_result(tmp_path: Path) -> None:
