@@ -52,7 +52,13 @@ class Command(typer.core.TyperCommand):
             for key, count in Counter(map(_key, order)).items():
                 if count > 1 and key in _ONCE:
                     _refuse_again(key)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Where typer checks numbers with pydantic, its message lacks the number.
+            if hasattr(error, "message") and (faults := getattr(error.__cause__, "errors", None)):
+                error.message += f", got {str(faults()[0]['input'])!r}"
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Say which defaults count, and run the command."""

@@ -140,6 +140,14 @@ def test_seconds_that_no_clock_counts_to_are_refused(project: Project, words: st
     assert said.startswith(f"orch: {words.split()[-1]}: expected a time "), said
 
 
+@pytest.mark.parametrize("number", ["0", "few"])
+@pytest.mark.parametrize("option", ["--global-batch", "--repeats", "--steps"])
+def test_a_number_that_an_option_does_not_take_is_named(project: Project, option: str, number: str) -> None:
+    done = project.orch("bench", "resnet50", option, number, "--dry-run")
+    refused = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and option in refused and number in refused.replace("'", " ").split()
+
+
 def test_a_directory_that_is_no_bench_is_a_matter_of_data(project: Project) -> None:
     (project.path / "here").mkdir()
     assert "bench.json" in project.refused("summarize", "here", code=4)
