@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 import trainer
 from collective_calls import COLLECTIVES, TWO_BUFFERS, Calls, Case, Group, groups_of, rounded
-from torch_ranks import World, all_ranks, claim, identity, join, leave_after, memory_bytes, prove_world, settle
+from torch_ranks import World, all_ranks, claim, identity, join, leave_after, memory_bytes, prove_world, settle, unusable_gpu
 from torch_timing import SPARE_BYTES, free_bytes, timed
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -72,8 +72,8 @@ def unusable(args: argparse.Namespace) -> str:
         return f"--in-place: expected out or both, got in: {args.collective} is from one buffer to another"
     if args.size_seconds <= 0 or args.timeout_s <= 0:
         return "--size-seconds, --timeout-s: expected more than 0"
-    if args.device == "cuda" and not torch.cuda.is_available():
-        return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
+    if problem := unusable_gpu(args):
+        return problem
     if args.device == "cpu" and args.backend == "nccl":
         return "--backend: expected gloo on cpu, got nccl"
     return ""

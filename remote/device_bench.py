@@ -16,7 +16,7 @@ import argparse
 from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
-from torch_ranks import World, all_ranks, claim, identity, join, memory_bytes, prove_world
+from torch_ranks import World, all_ranks, claim, identity, join, memory_bytes, prove_world, unusable_gpu
 from torch_timing import SPARE_BYTES, free_bytes, timed
 
 MOST_CALLS = 1 << 16
@@ -64,8 +64,8 @@ def unusable(args: argparse.Namespace, multiple: int = 1) -> str:
         return f"--warmup-steps: expected less than the {args.steps} steps, got {args.warmup_steps}"
     if args.step_seconds <= 0 or args.timeout_s <= 0 or args.threads < 1:
         return "--step-seconds, --timeout-s, --threads: expected more than 0"
-    if args.device == "cuda" and not torch.cuda.is_available():
-        return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
+    if problem := unusable_gpu(args):
+        return problem
     if args.device == "cpu" and args.backend == "nccl":
         return "--backend: expected gloo on cpu, got nccl"
     return ""

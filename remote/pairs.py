@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 import trainer
 from torch.distributed import P2POp
-from torch_ranks import claim, identity, join, leave_after, memory_bytes, prove_world, settle
+from torch_ranks import claim, identity, join, leave_after, memory_bytes, prove_world, settle, unusable_gpu
 from trainer import Identity
 
 PING_BYTES = 8
@@ -82,8 +82,8 @@ def unusable(args: argparse.Namespace) -> str:
         return f"--size-bytes: expected a multiple of 4, got {args.size_bytes}"
     if args.iterations < 1 or args.threads < 1 or args.timeout_s <= 0:
         return "--iterations, --threads, --timeout-s: expected 1 or more"
-    if args.device == "cuda" and not torch.cuda.is_available():
-        return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
+    if problem := unusable_gpu(args):
+        return problem
     if args.device == "cpu" and args.backend == "nccl":
         return "--backend: expected gloo on cpu, got nccl"
     return ""

@@ -23,7 +23,7 @@ import trainer
 from trainer import Identity
 
 _OWN_GPU = "ORCH_OWN_GPU"
-"""Set in the environment of a rank, and of its child processes, whose only visible GPU is the rank's own."""
+"""Of a rank, and of its child processes, whose only visible GPU is the rank's own: what was visible before."""
 
 
 def identity() -> Identity:
@@ -42,13 +42,27 @@ def see_own_gpu() -> None:
 
     Kernels and graphs in inductor's cache name the index of their device: under indexes of their own, each rank of a node
     compiles, and searches for, what another rank or a run on one GPU has cached. ``torchrun --virtual-local-rank`` of newer
-    versions does the same. Does nothing where the variable has no entry for this rank, nor with ROCm.
+    versions does the same. Does nothing where the variable does not list a GPU for this rank, or lists one twice, nor with
+    ROCm, nor with PyTorch before 2.2, which has NCCL before 2.19: that takes a GPU that it does not see for a peer, without
+    asking whether the two can reach each other.
     """
-    visible, local_rank = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), os.environ.get("LOCAL_RANK", "")
-    if _OWN_GPU in os.environ or torch.version.hip or not local_rank.isdecimal() or int(local_rank) >= len(visible):
+    visible, local_rank = os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.environ.get("LOCAL_RANK", "")
+    entries = [entry.strip() for entry in visible.split(",")]
+    listed = len(set(entries)) == len(entries) and not {"", "-1"} & set(entries)
+    if not listed or not local_rank.isdecimal() or int(local_rank) >= len(entries):
         return
-    if own := visible[int(local_rank)].strip():
-        os.environ.update({"CUDA_VISIBLE_DEVICES": own, _OWN_GPU: "1"})
+    if _OWN_GPU in os.environ or torch.cuda.is_initialized() or torch.version.hip or torch.__version__ < (2, 2):
+        return
+    os.environ.update({"CUDA_VISIBLE_DEVICES": entries[int(local_rank)], _OWN_GPU: visible})
+
+
+def unusable_gpu(args: argparse.Namespace) -> str:
+    """Return why this rank has no GPU if it is to have one, or an empty text."""
+    if args.device == "cpu" or torch.cuda.is_available():
+        return ""
+    visible = os.environ.get(_OWN_GPU)
+    place = f" at place LOCAL_RANK={os.environ['LOCAL_RANK']} of CUDA_VISIBLE_DEVICES={visible}" if visible else ""
+    return f"--device: expected a usable GPU{place}, PyTorch {torch.__version__} finds none"
 
 
 def claim(args: argparse.Namespace, local_rank: int) -> torch.device:

@@ -36,7 +36,7 @@ from lm_parallel import Layout
 from lm_steps import COMPUTE, Tokens
 from rank_parts import RankParts
 from torch_clock import DeviceClock
-from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world
+from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world, unusable_gpu
 from torch_stamps import unheard
 from trainer import Step
 
@@ -102,8 +102,8 @@ def unusable(args: argparse.Namespace) -> str:
         return f"--kv-heads: expected a divisor of the {args.heads} heads, got {args.kv_heads}"
     if args.device == "cpu" and args.dtype == "tf32":
         return "--dtype: expected fp32 or bf16 on cpu, got tf32"
-    if args.device == "cuda" and not torch.cuda.is_available():
-        return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
+    if problem := unusable_gpu(args):
+        return problem
     return "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
 
 

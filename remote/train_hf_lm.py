@@ -24,7 +24,7 @@ from typing import Any
 import rank_progress
 import torch
 import trainer
-from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world
+from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world, unusable_gpu
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 BATCHES = 4
@@ -84,8 +84,8 @@ def unusable(args: argparse.Namespace) -> str:
         return f"--dtype: expected fp32 or bf16 on cpu, got {args.dtype}"
     if args.device == "cpu" and args.parallel == "fsdp":
         return "--parallel: expected ddp on cpu, got fsdp, which accelerate leaves out there"
-    if args.device == "cuda" and not torch.cuda.is_available():
-        return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
+    if problem := unusable_gpu(args):
+        return problem
     return "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
 
 

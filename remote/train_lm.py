@@ -67,6 +67,7 @@ from torch_ranks import (
     memory_remarks,
     prove_world,
     see_own_gpu,
+    unusable_gpu,
 )
 from torch_stamps import unheard
 from trainer import Identity, Step
@@ -197,8 +198,8 @@ def unusable_shape(args: argparse.Namespace) -> str:
 
 def unusable_device(args: argparse.Namespace) -> str:
     """Return what this device cannot do, or an empty text."""
-    if args.device == "cuda" and not torch.cuda.is_available():
-        return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
+    if problem := unusable_gpu(args):
+        return problem
     if args.device == "cuda":
         reason = lacking() if args.dtype == "fp8" else ""
         return f"--dtype: {reason}, for fp8" if reason else ""

@@ -65,6 +65,7 @@ from torch_ranks import (
     memory_remarks,
     prove_world,
     see_own_gpu,
+    unusable_gpu,
 )
 from torch_stamps import unheard
 from torch_steps import (
@@ -122,8 +123,8 @@ def unusable(args: argparse.Namespace) -> str:
     counts = ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers")
     if problem := trainer.unusable_values(args, counts):
         return problem
-    if args.device == "cuda" and not torch.cuda.is_available():
-        return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
+    if problem := unusable_gpu(args):
+        return problem
     if args.device == "cpu" and args.backend == "nccl":
         return "--backend: expected gloo on cpu, got nccl"
     if problem := trainer.unusable_loader(args):

@@ -1,7 +1,8 @@
-"""The GPU that a rank of a PyTorch trainer sees."""
+"""The GPU that a rank of a PyTorch trainer sees, and what is said where there is none."""
 
 from __future__ import annotations
 
+import argparse
 import os
 from types import ModuleType
 
@@ -19,8 +20,12 @@ UUIDS = "GPU-5a0c0b1e, GPU-7d1e8f32"
         ("4,5,6,7", "0", "4"),
         (UUIDS, "1", "GPU-7d1e8f32"),
         ("3", "0", "3"),
-        ("0,1", "2", None),  # more ranks than GPUs: claim refuses it, and names how many are visible
+        ("0,1", "2", None),
         ("3", "1", None),
+        ("0,0", "1", None),  # CUDA sees no GPU at all in such a list, and none after -1
+        ("0,-1,1", "2", None),
+        ("0,,1", "2", None),
+        ("-1", "0", None),
         ("", "0", None),
         (None, "0", None),
         ("0,1", None, None),
@@ -37,4 +42,32 @@ def test_a_rank_sees_only_its_own_gpu(
     for _ in ("a rank", "a child process of it"):
         neighbour("torch_ranks").see_own_gpu()
         assert environment.get("CUDA_VISIBLE_DEVICES") == (visible if own is None else own)
-        assert ("ORCH_OWN_GPU" in environment) is (own is not None)
+        assert environment.get("ORCH_OWN_GPU") == (None if own is None else visible)
+
+
+def test_a_rank_of_an_old_pytorch_sees_all_gpus(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its NCCL would take a GPU that it cannot see for a peer that it can reach."""
+    import torch
+    from torch.torch_version import TorchVersion
+
+    environment = {"CUDA_VISIBLE_DEVICES": "0,1", "LOCAL_RANK": "1"}
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.1.2+cu121"))
+    neighbour("torch_ranks").see_own_gpu()
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_a_rank_without_a_gpu_says_which_one_it_was_to_have(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("needs a machine without a GPU")
+    monkeypatch.setattr(os, "environ", {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "LOCAL_RANK": "2"})
+    ranks = neighbour("torch_ranks")
+    asked = argparse.Namespace(device="cuda")
+    finds = f"PyTorch {torch.__version__} finds none"
+    assert ranks.unusable_gpu(asked) == f"--device: expected a usable GPU, {finds}"
+    ranks.see_own_gpu()
+    place = "at place LOCAL_RANK=2 of CUDA_VISIBLE_DEVICES=0,1,2,3"
+    assert ranks.unusable_gpu(asked) == f"--device: expected a usable GPU {place}, {finds}"
+    assert not ranks.unusable_gpu(argparse.Namespace(device="cpu"))
