@@ -131,7 +131,7 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     without_baseline = [
         cell for cell in cells if cell.metric.speedup and bases[id(cell)] is None and "tune" not in cell.spec.origins.values()
     ]
-    own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
+    own_notes = [_no_baseline(series[id(cell)], families[id(cell)], cells) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
     own_notes += _drift_notes(cells, drifts, of_medians)
     own_notes += _unprinted(results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values})
@@ -211,16 +211,20 @@ def _baseline(cell: Cell, family: Sequence[Cell]) -> Cell | None:
     return max(candidates, key=fitness, default=None)
 
 
-def _no_baseline(series: str, family: Sequence[Cell]) -> str:
+def _no_baseline(series: str, family: Sequence[Cell], cells: Sequence[Cell]) -> str:
     """Return a note that there is no speedup and how to get one; another bench's runs count only if this bench borrows them."""
     bases = [cell for cell in family if is_baseline(cell.spec)]
+    if not bases and any(cell.spec.step.batch_size_up_to for cell in family):
+        alike = family[0].key(*SHAPE, *LENGTH, "batch_size")
+        bases = [cell for cell in cells if is_baseline(cell.spec) and cell.key(*SHAPE, *LENGTH, "batch_size") == alike]
+        if any(cell.values for cell in bases):
+            shape = bases[0].spec.shape
+            return f"{series}: no speedup, because no {shape} run found this batch size; --batch-size sets one for all shapes"
     tried = [run for cell in bases for run in cell.runs]
     shape = (bases[0].spec if bases else baseline_of(family[0].spec)).shape
     other = "" if shape == "1n1g" else "; if no node has so many devices, --baseline-shape chooses another one"
     rerun = f"orch bench without --no-baseline measures one, or borrows a good run of the same spec{other}"
     again = sorted({run.repeated_by for run in tried} - {"", REREAD})
-    if not bases and any(cell.spec.step.batch_size_up_to for cell in family):
-        return f"{series}: no speedup, because no {shape} run found this batch size; --batch-size sets one for all shapes"
     retry = f"{' or '.join(again)} repeats it" if again else "a new orch bench measures a new one"
     if any(run.state == RUNNING for run in tried):
         return f"{series}: no speedup yet, because no {shape} run has ended"

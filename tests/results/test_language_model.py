@@ -250,7 +250,18 @@ def test_shapes_that_find_different_batch_sizes_are_not_compared(bench: BenchDir
     build(bench, "r2", _found(16))
     summary = summarize([read_run(run) for run in bench.runs()])
     assert [row.speedup for row in summary.speeds()] == [1.0, None]
-    assert "no 1n1g run found this batch size; --batch-size sets one for all shapes" in " ".join(summary.notes)
+    assert "no 1n2g run found this batch size; --batch-size sets one for all shapes" in " ".join(summary.notes)
+
+
+def test_a_baseline_that_failed_before_it_found_a_batch_size_is_what_a_speedup_lacks(bench: BenchDir) -> None:
+    def refused(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        _found(12, shape=1)(planned, logs)
+        logs[0]["rank-0.out"] = "train_lm.py: error: out of memory\n"
+
+    build(bench, "r1", refused)
+    build(bench, "r2", _found(16))
+    notes = [note for note in summarize([read_run(run) for run in bench.runs()]).notes if "no speedup" in note]
+    assert len(notes) == 2 and all("because there is no good 1n2g run" in note for note in notes)
 
 
 @pytest.mark.parametrize("found", [0, 65, 12.0])
