@@ -33,6 +33,7 @@ from orchestrator.record import BenchDir, Project, holder
 from orchestrator.record.bench_parts import TuneRecord
 from orchestrator.record.bisect_record import BisectRecord
 from orchestrator.record.journal import Event, last_controller
+from orchestrator.record.owed import check_frameworks
 from orchestrator.record.rundir import PROGRESS_LOG
 from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench
@@ -96,6 +97,7 @@ def reopened(bench: BenchDir, *, accept_new: bool, retry_failed: bool = False, k
     project = Project.here(os.environ)
     record = bench.record()
     if record.planned_with and holder(bench) is None:
+        check_frameworks(bench)  # before a job waits in a queue for a bench that cannot go on
         regain(project, record, record.hosts)
     return Controller.go_on(
         bench,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
@@ -23,7 +24,7 @@ from orchestrator.record.reread import folders_of
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import damaged
 
-__all__ = ["Reopened", "add_block", "add_rung", "end_search", "leave_out", "reopen", "supersede"]
+__all__ = ["Reopened", "add_block", "add_rung", "check_frameworks", "end_search", "leave_out", "reopen", "supersede"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,7 @@ def reopen(bench: BenchDir) -> Reopened:
         raise _changed([error.message], str(path)) from error
     before = record.planned_with.without(inventory.secrets)  # a variable may have been declared secret since it was planned
     before = replace(before, hosts={host.name: before.hosts[host.name] for host in hosts})
-    now = PlannedWith.of(hosts, inventory.secrets, folders).as_launched(before)
-    if changes := list(_differences(asdict(before), json.loads(json.dumps(asdict(now))))):
-        raise _changed(changes, str(path))
+    _compare(before, PlannedWith.of(hosts, inventory.secrets, folders), path)
     runs = {}
     for run_id in order:
         entry = record.plan[run_id]
@@ -76,6 +75,20 @@ def reopen(bench: BenchDir) -> Reopened:
     )
     members, spares = _members(record, hosts)
     return Reopened(plan, runs, members, inventory, record.limits, spares)
+
+
+def check_frameworks(bench: BenchDir) -> None:
+    """Compare the frameworks of a bench with those that it was planned with: what `reopen` can refuse before it has hosts.
+
+    Raises DataError plan_changed naming every difference, and ConfigError if a framework can no longer be read.
+    """
+    if planned_with := bench.record().planned_with:
+        _compare(replace(planned_with, hosts={}), PlannedWith.of((), (), folders_of(bench, ())), bench.path / "bench.json")
+
+
+def _compare(before: PlannedWith, now: PlannedWith, path: Path) -> None:
+    if changes := list(_differences(asdict(before), json.loads(json.dumps(asdict(now.as_launched(before)))))):
+        raise _changed(changes, str(path))
 
 
 def _members(record: BenchRecord, hosts: Sequence[Host]) -> tuple[tuple[Host, ...], tuple[Host, ...]]:

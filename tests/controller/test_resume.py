@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.controller import reopened
 from orchestrator.controller.events import RunOver, Started, TakenOver, TakingOver
 from orchestrator.controller.resume import remaining
-from orchestrator.errors import DataError, Faults, RunError
+from orchestrator.errors import ConfigError, DataError, Faults, RunError
 from orchestrator.inventory.devices import chosen
 from orchestrator.inventory.read import open_inventory
 from orchestrator.plan.bench import Bench
@@ -117,6 +118,23 @@ def test_what_has_changed_is_named(bench: BenchDir, tmp_path: Path, old: str, ne
     assert caught.value.kind == "plan_changed" and words in caught.value.message
     (tmp_path / "cluster.yaml").write_text(INVENTORY)
     assert reopen(bench).hosts
+
+
+def test_no_job_is_submitted_for_a_bench_whose_framework_has_changed(
+    bench: BenchDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine has no Slurm: a job that was to be submitted would be an error of its own."""
+    record = read_state(bench.path / "bench.json")
+    record["job"] = ["--nodes=2"]
+    monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    (bench.path / "bench.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match="sbatch"):
+        reopened(bench, accept_new=False)
+    record["planned_with"]["frameworks"]["simulated"]["payload"]["train_simulated.py"] = "another"
+    (bench.path / "bench.json").write_text(json.dumps(record))
+    with pytest.raises(DataError, match=r"frameworks.simulated.payload.train_simulated.py: the file has changed"):
+        reopened(bench, accept_new=False)
 
 
 def _without(key: str) -> Callable[[dict[str, Any]], None]:
