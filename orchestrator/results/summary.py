@@ -13,10 +13,10 @@ from math import isclose
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.plan.baselines import baseline_of, is_baseline
 from orchestrator.plan.measures import OWN_METRICS, SPEEDS
 from orchestrator.plan.spec import Skipped, skipped_words
-from orchestrator.results.cells import LENGTH, SHAPE, Cell, cells_of, order
+from orchestrator.results.baselines import baseline_in, families_of, no_baseline
+from orchestrator.results.cells import Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
 from orchestrator.results.expectations import Judgement, judged, notes_on
 from orchestrator.results.hardware import hardware
@@ -24,7 +24,7 @@ from orchestrator.results.numbers.drift import STEADY, Drift, Estimate, drift_of
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
 from orchestrator.results.planned import Counts, Planned, counted
 from orchestrator.results.qualifications import coarse, doubts_of, measured_count, qualifications_of, typical_of
-from orchestrator.results.run import NEVER_RUN, REREAD, RUNNING, RunResult
+from orchestrator.results.run import NEVER_RUN, RunResult
 from orchestrator.results.series import Group, choice, differing_names, grouped, program_of, series_of
 from orchestrator.results.sheets import content_of, doubts_at
 from orchestrator.results.slow_ranks import Ranks, compared
@@ -111,8 +111,8 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     series = {id(cell): series_of(cell, differing) for cell in all_cells}
     sheets = [_sheet(cell, series[id(cell)], differing, typical) for cell in all_cells if cell.measure.is_diagnosis]
     cells = [cell for cell in all_cells if not cell.measure.is_diagnosis]
-    families = _families(cells)
-    bases = {id(cell): _baseline(cell, families[id(cell)]) for cell in cells}
+    families = families_of(cells)
+    bases = {id(cell): baseline_in(cell, families[id(cell)]) for cell in cells}
     drifts = _drifts(cells)
     doubts = doubts_of([cell for cell in cells if cell.is_speed_of_training], None if of_medians else drifts)
     place = _places(cells, differing)
@@ -131,7 +131,7 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     without_baseline = [
         cell for cell in cells if cell.metric.speedup and bases[id(cell)] is None and "tune" not in cell.spec.origins.values()
     ]
-    own_notes = [_no_baseline(series[id(cell)], families[id(cell)], cells) for cell in without_baseline]
+    own_notes = [no_baseline(series[id(cell)], families[id(cell)], cells) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
     own_notes += _drift_notes(cells, drifts, of_medians)
     own_notes += _unprinted(results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values})
@@ -187,48 +187,6 @@ def _drift_notes(cells: Sequence[Cell], drifts: Mapping[_Metric, Drift], of_medi
         and (name not in followers or not any(isclose(drift.total, total, abs_tol=1e-6) for total in of_speeds))
         for note in _drift_note(drift, of_medians, name)
     ]
-
-
-def _families(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
-    """Return, by ``id`` of each cell, all cells that differ from it only in shape and length, including the cell itself."""
-    keys = {id(cell): cell.key(*SHAPE, *LENGTH) for cell in cells}
-    families: dict[str, list[Cell]] = {}
-    for cell in cells:
-        families.setdefault(keys[id(cell)], []).append(cell)
-    return {id(cell): families[keys[id(cell)]] for cell in cells}
-
-
-def _baseline(cell: Cell, family: Sequence[Cell]) -> Cell | None:
-    """Return the family's baseline cell with good runs, 1n1g or a requested shape; if there are several, a requested one of
-    equal length, else the longest. None for a metric that is not compared with that of another shape."""
-    if not cell.metric.speedup:
-        return None
-    candidates = [other for other in family if is_baseline(other.spec) and other.values]
-
-    def fitness(other: Cell) -> tuple[Any, ...]:
-        return other.spec.origins.get("nodes", "").endswith("baseline"), other.key(*SHAPE) == cell.key(*SHAPE), order(other)
-
-    return max(candidates, key=fitness, default=None)
-
-
-def _no_baseline(series: str, family: Sequence[Cell], cells: Sequence[Cell]) -> str:
-    """Return a note that there is no speedup and how to get one; another bench's runs count only if this bench borrows them."""
-    bases = [cell for cell in family if is_baseline(cell.spec)]
-    if not bases and any(cell.spec.step.batch_size_up_to for cell in family):
-        alike = family[0].key(*SHAPE, *LENGTH, "batch_size")
-        bases = [cell for cell in cells if is_baseline(cell.spec) and cell.key(*SHAPE, *LENGTH, "batch_size") == alike]
-        if any(cell.values for cell in bases):
-            shape = bases[0].spec.shape
-            return f"{series}: no speedup, because no {shape} run found this batch size; --batch-size sets one for all shapes"
-    tried = [run for cell in bases for run in cell.runs]
-    shape = (bases[0].spec if bases else baseline_of(family[0].spec)).shape
-    other = "" if shape == "1n1g" else "; if no node has so many devices, --baseline-shape chooses another one"
-    rerun = f"orch bench without --no-baseline measures one, or borrows a good run of the same spec{other}"
-    again = sorted({run.repeated_by for run in tried} - {"", REREAD})
-    retry = f"{' or '.join(again)} repeats it" if again else "a new orch bench measures a new one"
-    if any(run.state == RUNNING for run in tried):
-        return f"{series}: no speedup yet, because no {shape} run has ended"
-    return f"{series}: no speedup, because there is no good {shape} run; {retry if tried else rerun}"
 
 
 def _typical_repeats(cells: Sequence[Cell]) -> int:
