@@ -114,12 +114,17 @@ class Skipped:
     choices: Mapping[str, Any]
     reason: str
 
+    @property
+    def shape(self) -> str:
+        """The shape as text, as of a spec."""
+        return f"{self.choices['nodes']}n{self.choices['gpus']}g"
+
     def __str__(self) -> str:
         """Return its name among the configurations of its bench."""
         rest = {name: value for name, value in self.choices.items() if name not in ("nodes", "gpus")}
         written = {name: "(not set)" if value is None else as_written(value) for name, value in rest.items()}
         words = [f"{name.partition('.')[2] or name}={value}" for name, value in written.items()]
-        return " ".join([self.framework, self.model, f"{self.choices['nodes']}n{self.choices['gpus']}g", *words])
+        return " ".join([self.framework, self.model, self.shape, *words])
 
 
 def skipped_words(skipped: Iterable[Skipped]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.plan.baselines import baseline_of, is_baseline
+from orchestrator.plan.spec import Skipped
 from orchestrator.results.cells import LENGTH, SHAPE, Cell, order
 from orchestrator.results.run import REREAD, RUNNING
 
@@ -34,8 +35,11 @@ def baseline_in(cell: Cell, family: Sequence[Cell]) -> Cell | None:
     return max(candidates, key=fitness, default=None)
 
 
-def no_baseline(series: str, family: Sequence[Cell], cells: Sequence[Cell]) -> str:
-    """Return a note that there is no speedup and how to get one; another bench's runs count only if this bench borrows them."""
+def no_baseline(series: str, family: Sequence[Cell], cells: Sequence[Cell], skipped: Sequence[Skipped]) -> str:
+    """Return a note that there is no speedup and how to get one; another bench's runs count only if this bench borrows them.
+
+    ``family``: the cells of one series; ``cells``: all of a table; ``skipped``: configurations that were impossible.
+    """
     bases = [cell for cell in family if is_baseline(cell.spec)]
     if not bases and any(cell.spec.step.batch_size_up_to for cell in family):
         alike = family[0].key(*SHAPE, *LENGTH, "batch_size")
@@ -45,6 +49,11 @@ def no_baseline(series: str, family: Sequence[Cell], cells: Sequence[Cell]) -> s
             return f"{series}: no speedup, because no {shape} run found this batch size; --batch-size sets one for all shapes"
     tried = [run for cell in bases for run in cell.runs]
     shape = (bases[0].spec if bases else baseline_of(family[0].spec)).shape
+    spec = family[0].spec
+    of_shape = spec.framework, spec.model, shape, spec.dtype
+    impossible = {(other.framework, other.model, other.shape, other.choices.get("dtype", spec.dtype)) for other in skipped}
+    if not tried and of_shape in impossible:
+        return f"{series}: no speedup, because {shape} is impossible; --baseline-shape chooses another baseline"
     other = "" if shape == "1n1g" else "; if no node has so many devices, --baseline-shape chooses another one"
     rerun = f"orch bench without --no-baseline measures one, or borrows a good run of the same spec{other}"
     again = sorted({run.repeated_by for run in tried} - {"", REREAD})

@@ -83,7 +83,7 @@ class Summary:
 
 def of_bench(planned: Planned, notes: Sequence[str] = ()) -> Summary:
     """Return the scaling table of a bench, with what it lacks; ``notes`` are additional notes on how it went."""
-    return lacking(summarize(planned.results, notes), planned)
+    return lacking(summarize(planned.results, notes, skipped=planned.skipped), planned)
 
 
 def lacking(summary: Summary, planned: Planned) -> Summary:
@@ -96,10 +96,17 @@ def lacking(summary: Summary, planned: Planned) -> Summary:
     return replace(whole, skipped=planned.skipped, expected=judgements)
 
 
-def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_medians: bool = False) -> Summary:
+def summarize(
+    results: Sequence[RunResult],
+    notes: Sequence[str] = (),
+    *,
+    of_medians: bool = False,
+    skipped: Sequence[Skipped] = (),
+) -> Summary:
     """Return the table of ``results``; ``notes`` are additional notes on how the bench went.
 
-    ``of_medians``: speedups are ratios of medians, as in published tables, without intervals.
+    ``of_medians``: speedups are ratios of medians, as in published tables, without intervals. ``skipped`` are configurations
+    that the bench left out, among which a baseline may be.
     Raises DataError (result_invalid) for a run that is passed twice.
     """
     twice = [run_id for run_id, count in Counter(run.run_id for run in results).items() if count > 1]
@@ -131,7 +138,7 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     without_baseline = [
         cell for cell in cells if cell.metric.speedup and bases[id(cell)] is None and "tune" not in cell.spec.origins.values()
     ]
-    own_notes = [no_baseline(series[id(cell)], families[id(cell)], cells) for cell in without_baseline]
+    own_notes = [no_baseline(series[id(cell)], families[id(cell)], cells, skipped) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
     own_notes += _drift_notes(cells, drifts, of_medians)
     own_notes += _unprinted(results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values})

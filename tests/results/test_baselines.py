@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.plan.scaling import Step
+from orchestrator.plan.spec import Skipped
 from orchestrator.results.summary import summarize
 from tests.support.cells import SPEC, cell, failed
 from tests.support.summaries import rows
@@ -38,6 +39,15 @@ def test_the_baseline_that_is_missing_is_one_copy_of_the_model() -> None:
     assert "there is no good 1n2g run; " in note and note.endswith(
         "if no node has so many devices, --baseline-shape chooses another one"
     )
+
+
+def test_of_a_baseline_that_is_impossible_no_run_is_proposed() -> None:
+    skipped = [Skipped("pytorch", "resnet50", {"nodes": 1, "gpus": 1, "dtype": "fp16"}, "as a baseline: expected 2 or more")]
+    (note,) = summarize(cell("4n8g", [900.0] * 3, dtype="fp16"), skipped=skipped).notes
+    assert note.endswith("no speedup, because 1n1g is impossible; --baseline-shape chooses another baseline")
+    for other in ({"dtype": "fp32"}, {"dtype": "fp16", "model": "vgg16"}):
+        (note,) = summarize(cell("4n8g", [900.0] * 3, **other), skipped=skipped).notes
+        assert "there is no good 1n1g run" in note
 
 
 def test_a_failed_1n1g_is_no_baseline() -> None:
