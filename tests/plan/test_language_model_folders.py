@@ -189,6 +189,8 @@ def test_megatron_gets_the_global_batch_of_its_replicas() -> None:
         ((1, 4), "mixtral-8x7b", {"expert_parallel": "8"}, "--set expert_parallel"),
         ((1, 8), "llama3-8b", {"context_parallel": "4", "seq_len": "100"}, "--set seq_len"),
         ((1, 2), "llama3-8b", {"tensor_parallel": "2", "seq_len": "4095"}, "--set seq_len"),
+        ((1, 2), "llama3-8b", {"dtype": "fp8", "seq_len": "100"}, "--dtype"),
+        ((1, 2), "llama3-8b", {"dtype": "fp8", "seq_len": "1000", "tensor_parallel": "2"}, "--dtype"),  # 500 on each rank
     ],
 )
 def test_megatron_refuses_what_does_not_divide(shape: tuple[int, int], model: str, sets: dict[str, str], where: str) -> None:
