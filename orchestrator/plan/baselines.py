@@ -11,7 +11,17 @@ from orchestrator.plan.bench import PORTS, Bench, plan_run
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.spec import RunSpec, Skipped, impossible
 
-__all__ = ["baseline_of", "borrowable", "check_shape", "is_baseline", "marked", "missing_baselines", "possible", "without"]
+__all__ = [
+    "as_baseline",
+    "baseline_of",
+    "borrowable",
+    "check_shape",
+    "is_baseline",
+    "marked",
+    "missing_baselines",
+    "possible",
+    "without",
+]
 
 _BASELINE = "baseline"
 """The origin of the shape of a cell that was added as the baseline of a speedup."""
@@ -55,11 +65,13 @@ def marked(specs: Sequence[RunSpec], shape: Shape | None) -> tuple[RunSpec, ...]
     requested ``shape``, and without one those of one copy of a model that several ranks compute."""
     copies = {repr(baseline_of(spec).as_dict()) for spec in specs if spec.step.model_ranks > 1} if shape is None else set()
     return tuple(
-        replace(spec, origins={**spec.origins, "nodes": f"{spec.origins.get('nodes', '')}, {_BASELINE}"})
-        if (spec.nodes, spec.gpus) == shape or repr(spec.as_dict()) in copies
-        else spec
-        for spec in specs
+        as_baseline(spec) if (spec.nodes, spec.gpus) == shape or repr(spec.as_dict()) in copies else spec for spec in specs
     )
+
+
+def as_baseline(spec: RunSpec) -> RunSpec:
+    """Return a spec that says by the origin of its shape that speedups are over it."""
+    return replace(spec, origins={**spec.origins, "nodes": f"{spec.origins.get('nodes', '')}, {_BASELINE}"})
 
 
 def possible(

@@ -297,9 +297,11 @@ def _check_option(framework: Framework, name: str) -> None:
         )
 
 
-def default_step(framework: Framework, model: str) -> Step:
-    """Return what a step computes by the defaults of a folder on GPUs."""
-    return step_of(framework, _options(framework, "cuda", model, {}, {}, {}))
+def default_step(framework: Framework, model: str, device: str = "cuda", reported: Mapping[str, Any] | None = None) -> Step:
+    """Return what a step computes by the defaults of a folder, and by those of its options that a program has ``reported``."""
+    options = _options(framework, device, model, {}, {}, {})
+    known = {name: value for name, value in (reported or {}).items() if type(value) is type(options.get(name))}
+    return step_of(framework, options | known)
 
 
 def _options(

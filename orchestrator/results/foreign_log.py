@@ -16,6 +16,7 @@ from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.measures import TOKENS_PER_S
 from orchestrator.plan.spec import default_step
 from orchestrator.plural import plural
+from orchestrator.record.node_record import short
 from orchestrator.results.language_model import language_values
 from orchestrator.results.measured import expected_of, metrics_of
 from orchestrator.results.numbers.resolution import resolution_of_speed
@@ -29,6 +30,7 @@ from orchestrator.results.values import Expected, Value, values_of
 __all__ = ["by_grammar", "grammar_note"]
 
 _SHOWN_BYTES = 1 << 20
+_NAMES = "name the folder after the shape of the run, and the file after its model, batch size and dtype"
 
 
 def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: bytes) -> RunResult:
@@ -43,19 +45,20 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
             return _of_metrics(result, spec, framework, parsed, log)
         if not parsed.samples:
             raise _unmatched(framework, parsed, result.run_id, log)
+        spec = _as_reported(spec, framework, parsed)
         printed = [sample.step for sample in parsed.samples]
-        warmup_steps = int(framework.default("warmup_steps", spec.device)[0])
+        warmup_steps = _warmup_steps(framework, spec, parsed)
         if grammar.after_warmup:
             spec = replace(spec, warmup_steps=warmup_steps, steps=printed[-1] + warmup_steps)
         elif printed[-1] <= warmup_steps:
-            expected = f"expected steps after the first {warmup_steps}, the warm-up of {framework.name}"
+            expected = f"expected steps after the first {warmup_steps}, the warm-up"
             raise DataError(f"{expected}, the last in the log is {printed[-1]}", kind="result_invalid")
         else:
             later = [step for step in printed[:-1] if step >= warmup_steps] if warmup_steps else [0]
             spec = replace(spec, warmup_steps=later[0] if later else warmup_steps, steps=printed[-1])
-        by_default = replace(spec, step=default_step(framework, spec.model))
-        measured = throughput(parsed.samples, Terms.of(by_default, grammar))
-        spec = _as_counted(by_default, measured.samples // (measured.last_step - measured.first_step + 1))
+        measured = throughput(parsed.samples, Terms.of(spec, grammar))
+        counted = _as_counted(spec, measured.samples // (measured.last_step - measured.first_step + 1))
+        is_counted, spec = counted is not spec, _with_micro_batches(counted, framework)
         terms = Terms.of(spec, grammar)
         untrained = [] if framework.simulated else verify_training(parsed.samples, terms)
     except DataError as error:
@@ -67,15 +70,14 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     metrics = metrics_of(framework.measure, framework.log)
     read = replace(result, spec=spec, state="finished", throughput=measured, resolution=resolution)
     read = replace(read, measure=framework.measure, metrics=metrics)
+    if spec.dtype not in (dtypes := framework.dtypes[spec.device]):
+        unknown = f"expected a dtype of {framework.name} in the name of the file, {', '.join(dtypes)}, got {spec.dtype}"
+        read = replace(read, qualifications=(unknown,))
     read = _qualified(read, *parsed.warnings, *untrained)
     read = _with_metrics(read, spec, grammar, parsed)
     if framework.measure.derived:
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
-        batches = plural(spec.step.micro_batches, "micro-batch", "micro-batches")
-        tokens = plural(spec.step.tokens, "token")
-        step = f"{tokens} and {batches} are the defaults of {framework.name}"
-        if spec != by_default:
-            step = f"{tokens} are the default of {framework.name}; {batches} by the samples of a step in the log"
+        step = _step_note(spec, framework, bool(parsed.closing), is_counted)
         if transformer is None:
             known = f"{framework.name} knows {', '.join(framework.models)}"
             step += f"; no TFLOP/s: expected a model of the folder in the name of the file, got {spec.model}, {known}"
@@ -89,6 +91,42 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     return read
 
 
+def _as_reported(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec:
+    """Return a spec with the device and the step that the program's closing line reports, else by the defaults of the folder on
+    GPUs. Raises DataError if the log is that of another run than its name says, or a copy of the model takes other ranks."""
+    reported = parsed.closing or {}
+    worlds = [("world_size", world_size) for _, world_size in parsed.ranks if world_size is not None]
+    by_name = {"model": spec.model, "batch_size": spec.batch_size, "dtype": spec.dtype, "world_size": spec.world_size}
+    for key, value in (*worlds, *reported.items()):
+        if key in by_name and value != by_name[key]:
+            message = f"expected {key} {by_name[key]} by the name, the log reports {short(value)}"
+            raise DataError(message, kind="result_invalid", hint=_NAMES)
+    device = reported["device"] if reported.get("device") in framework.dtypes else spec.device
+    step = default_step(framework, spec.model, device, reported)
+    if spec.world_size % step.model_ranks:
+        shared = " × ".join(framework.step.shared_by) if framework.step else ""
+        raise DataError(
+            f"expected a multiple of the {step.model_ranks} ranks that compute a copy of {spec.model} by the defaults of "
+            f"{framework.name} ({shared}), got {spec.world_size}, those of {spec.shape}",
+            kind="result_invalid",
+            hint=_NAMES,
+        )
+    return replace(spec, device=device, step=step)
+
+
+def _warmup_steps(framework: Framework, spec: RunSpec, parsed: Parsed) -> int:
+    """Return the warm-up that the closing line of a program reports, else that of the folder."""
+    reported = (parsed.closing or {}).get("warmup_steps")
+    return reported if type(reported) is int else int(framework.default("warmup_steps", spec.device)[0])
+
+
+def _with_micro_batches(spec: RunSpec, framework: Framework) -> RunSpec:
+    """Return the spec of a language model with its micro-batches among its options, where tables show what differs."""
+    if framework.step is None:
+        return spec
+    return replace(spec, options={**spec.options, framework.step.micro_batches or "micro_batches": spec.step.micro_batches})
+
+
 def _as_counted(spec: RunSpec, samples: int) -> RunSpec:
     """Return a spec with as many micro-batches as the ``samples`` of a step are. Raises DataError if they are none of its batch
     size and ranks."""
@@ -96,13 +134,27 @@ def _as_counted(spec: RunSpec, samples: int) -> RunSpec:
         return spec
     at_once = spec.global_batch // spec.step.micro_batches
     if samples % at_once or not spec.step.tokens:
+        ranks = f" with {spec.step.model_ranks} ranks for each copy of the model" if spec.step.model_ranks > 1 else ""
         raise DataError(
-            f"expected {spec.global_batch} samples per step, by {spec.shape} and batch size {spec.batch_size}, "
+            f"expected {spec.global_batch} samples per step, by {spec.shape} and batch size {spec.batch_size}{ranks}, "
             f"the log counts {samples}",
             kind="result_invalid",
-            hint="name the folder and the file after the run: 4n8g/gpt2-124m_b16_bf16_1.log",
+            hint=_NAMES,
         )
     return replace(spec, step=replace(spec.step, micro_batches=samples // at_once))
+
+
+def _step_note(spec: RunSpec, framework: Framework, is_reported: bool, is_counted: bool) -> str:
+    """Return the note that says where the tokens, micro-batches and ranks of a copy of the model come from, on which every
+    number of a language model depends."""
+    tokens = plural(spec.step.tokens, "token")
+    batches = plural(spec.step.micro_batches, "micro-batch", "micro-batches")
+    copy = f"{plural(spec.step.model_ranks, 'rank')} for each copy of the model"
+    if is_reported:
+        return f"{tokens}, {batches} and {copy} as the log reports"
+    if is_counted:
+        return f"{tokens} and {copy} are the defaults of {framework.name}; {batches} by the samples of a step in the log"
+    return f"{tokens}, {batches} and {copy} are the defaults of {framework.name}: a log of others has other speeds"
 
 
 def _with_metrics(read: RunResult, spec: RunSpec, grammar: LogGrammar, parsed: Parsed) -> RunResult:
@@ -136,9 +188,8 @@ def grammar_note(framework: Framework) -> str:
     if not framework.measure.has_samples:
         return f"read with log: of {framework.name}"
     warmup_steps = framework.default("warmup_steps", "cuda")[0]
-    return (
-        f"read with log: of {framework.name}; the window begins after {warmup_steps} steps and ends with the last line of a log"
-    )
+    window = f"the window begins after {warmup_steps} steps{', or those that a log reports,' if framework.log.closing else ''}"
+    return f"read with log: of {framework.name}; {window} and ends with the last line of a log"
 
 
 def _unmatched(framework: Framework, parsed: Parsed, name: str, log: bytes) -> DataError:
@@ -146,5 +197,5 @@ def _unmatched(framework: Framework, parsed: Parsed, name: str, log: bytes) -> D
     text = cleaned(log[:_SHOWN_BYTES].replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
     _, _, detail = explained(patterns, [("", name, text)], parsed.misread)
     noun = "steps" if framework.log.patterns else "results"
-    hint = f"correct {' or '.join(patterns)}"
+    hint = f"correct {' or '.join(patterns)}, or name another framework" if text.strip() else ""
     return DataError(f"expected lines with {noun}, found 0; {detail}", kind="log_unmatched", hint=hint)

@@ -23,6 +23,7 @@ from orchestrator.analysis.published.tables import BASELINE
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs import is_named
 from orchestrator.plan import Framework, RunSpec
+from orchestrator.plan.baselines import as_baseline
 from orchestrator.plan.folders import open_framework
 from orchestrator.plural import plural
 from orchestrator.record import BenchDir, RunDir
@@ -76,7 +77,7 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None,
             hint=f"it has {len(misnamed)} .log files with other names" if misnamed else "",
         )
     results, copies = _results(logs, framework, rule)
-    summary = divided(summarize(results, of_medians=rule is not None), _divisors([framework] if rule else []))
+    summary = divided(summarize(results, of_medians=True), _divisors([framework] if rule else []))
     notes = ["case, batch size and type are taken from the names of folders and files: a log tree has no manifest"]
     notes += [_rule_note(framework, rule) if rule else grammar_note(framework), *copies, *_misnamed_note(misnamed)]
     notes += _run_counts(framework, summary) if rule else []
@@ -171,7 +172,8 @@ def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> t
         try:
             data = read_bytes(log.path, _MAX_LOG_BYTES)
         except OSError as error:
-            results.append(replace(result, error=DataError(f"cannot be read: {error.strerror}", kind="result_invalid")))
+            why = "expected a file, got a symbolic link" if log.path.is_symlink() else f"cannot be read: {error.strerror}"
+            results.append(replace(result, error=DataError(why, kind="result_invalid")))
             continue
         original = first.setdefault(hashlib.sha256(data).hexdigest(), log.name)
         if original != log.name:
@@ -183,21 +185,31 @@ def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> t
         results.append(
             _measured(result, spec, rule, data, log.case.images) if rule else by_grammar(result, spec, framework, data)
         )
-    return results if rule else _as_repeats(results), notes
+    return results if rule else _as_repeats(_with_baselines(results)), notes
+
+
+def _with_baselines(results: Sequence[RunResult]) -> list[RunResult]:
+    """Return the results, in which the shapes of one copy of a model that several ranks compute are known as baselines."""
+    return [
+        replace(run, spec=as_baseline(run.spec)) if run.spec and run.spec.world_size == run.spec.step.model_ranks else run
+        for run in results
+    ]
 
 
 def _as_repeats(results: Sequence[RunResult]) -> list[RunResult]:
     """Return the results, in which a log without a number has the window that most others of its case have: it is a failed
     repeat of theirs, and no configuration of its own."""
-    windows: dict[tuple[Any, ...], Counter[tuple[Any, ...]]] = {}
+
+    windows: dict[tuple[Any, ...], Counter[str]] = {}
+    specs: dict[str, RunSpec] = {}
     for run in results:
         if run.spec and not run.error:
-            windows.setdefault(_case(run.spec), Counter())[run.spec.warmup_steps, run.spec.steps, run.spec.step] += 1
+            windows.setdefault(_case(run.spec), Counter())[repr(run.spec)] += 1
+            specs[repr(run.spec)] = run.spec
     repeats = []
     for run in results:
-        if run.spec and run.error and (counts := windows.get(_case(run.spec))):
-            warmup_steps, steps, step = max(counts, key=counts.__getitem__)
-            run = replace(run, spec=replace(run.spec, warmup_steps=warmup_steps, steps=steps, step=step))
+        if run.spec and run.error and (counts := windows.get(_case(run.spec))) and repr(run.spec) not in counts:
+            run = replace(run, spec=specs[max(counts, key=counts.__getitem__)])
         repeats.append(run)
     return repeats
 
