@@ -141,9 +141,11 @@ def _check_options(
     if opened and form not in ("table", "html"):
         raise ConfigError(f"expected table or html with --open, got {form}", where="--format")
     if (opened or form == "html") and (from_logs or rule):
+        asked = "--open" if opened else "--format html"
         raise ConfigError(
-            "the page always shows a bench with its own window: leave this option out, or print a table without --open",
+            f"expected no {asked}, since the page always shows a bench with its own window",
             where="--from-logs" if from_logs else "--rule",
+            hint="leave one of the two options out",
         )
     if bool(from_logs) != bool(framework):
         raise ConfigError("--from-logs and --framework go together", where="--from-logs" if framework else "--framework")

@@ -97,7 +97,7 @@ def possible(
 def check_shape(shape: Shape | None, specs: Sequence[RunSpec], skipped: Sequence[Skipped]) -> None:
     """Raise ConfigError if a requested ``shape`` is that of no spec, because the baselines of that shape were ``skipped``."""
     if shape and skipped and not any((spec.nodes, spec.gpus) == shape for spec in specs):
-        reason = skipped[0].reason.removeprefix(_AS_BASELINE)
+        reason = skipped[0].reason.removeprefix(_AS_BASELINE).removeprefix("--baseline-shape: ")
         raise ConfigError(f"expected a shape that a configuration can have: {reason}", where="--baseline-shape")
 
 

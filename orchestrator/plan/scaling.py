@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.plan.framework import Framework
+from orchestrator.plural import plural
 
 __all__ = ["Step", "check_ranks", "follower_of", "step_of", "with_global_batch"]
 
@@ -93,7 +94,9 @@ def with_global_batch(
     divisor = ranks if name == "batch_size" else ranks * values["batch_size"]
     if global_batch < divisor or global_batch % divisor:
         of = "" if name == "batch_size" else f" of {values['batch_size']} samples each"
-        message = f"expected a multiple of {divisor}, for {ranks} copies of the model{of}, got {global_batch}"
+        message = (
+            f"expected a multiple of {divisor}, for {plural(ranks, 'copy', 'copies')} of the model{of}, got {global_batch}"
+        )
         raise ConfigError(message, where="--global-batch")
     if name == "batch_size":
         values[name] = global_batch // divisor

@@ -17,6 +17,7 @@ from orchestrator.inventory.containers import check_choice
 from orchestrator.plan.binding import check_binding
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.scaling import Step, check_ranks, step_of, with_global_batch
+from orchestrator.plural import plural
 
 __all__ = [
     "RunSpec", "Skipped", "default_step", "as_written", "by_reason", "check_value", "impossible", "resolve", "skipped_words",
@@ -236,7 +237,8 @@ def with_batch_size(spec: RunSpec, framework: Framework, batch_size: int, option
     if kind == "options":
         copies = spec.world_size // step_of(framework, options).model_ranks
         if spec.global_batch % (divisor := copies * batch_size):
-            message = f"expected a divisor of the global batch {spec.global_batch}, got {copies} copies of the model with"
+            of_model = f"{plural(copies, 'copy', 'copies')} of the model"
+            message = f"expected a divisor of the global batch {spec.global_batch}, got {of_model} with"
             raise ConfigError(f"{message} {batch_size} samples each, {divisor}", where="--global-batch")
         options[follower] = spec.global_batch // divisor
     return replace(spec, batch_size=batch_size, options=options, step=step_of(framework, options))

@@ -128,6 +128,10 @@ def test_a_copy_that_needs_more_than_a_node_has_no_baseline_and_the_reason_is_sa
             {"baseline_shape": "9n8g"},
             "--baseline-shape: expected a shape that a configuration can have: --nodes: expected 9 hosts",
         ),
+        (
+            {"baseline_shape": "1n1g", "sets": ["tensor_parallel=2"]},
+            "--baseline-shape: expected a shape that a configuration can have: expected a multiple of the 2 ranks",
+        ),
         ({"baseline_shape": "1n8g", "baseline": False}, "expected either --baseline-shape or --no-baseline, got both"),
     ],
 )
