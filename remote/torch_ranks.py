@@ -51,7 +51,8 @@ def see_own_gpu() -> None:
     listed = len(set(entries)) == len(entries) and not {"", "-1"} & set(entries)
     if not listed or not local_rank.isdecimal() or int(local_rank) >= len(entries):
         return
-    if _OWN_GPU in os.environ or torch.cuda.is_initialized() or torch.version.hip or torch.__version__ < (2, 2):
+    is_old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 2)
+    if _OWN_GPU in os.environ or torch.cuda.is_initialized() or torch.version.hip or is_old:
         return
     os.environ.update({"CUDA_VISIBLE_DEVICES": entries[int(local_rank)], _OWN_GPU: visible})
 

@@ -48,11 +48,10 @@ def test_a_rank_sees_only_its_own_gpu(
 def test_a_rank_of_an_old_pytorch_sees_all_gpus(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its NCCL would take a GPU that it cannot see for a peer that it can reach."""
     import torch
-    from torch.torch_version import TorchVersion
 
     environment = {"CUDA_VISIBLE_DEVICES": "0,1", "LOCAL_RANK": "1"}
     monkeypatch.setattr(os, "environ", environment)
-    monkeypatch.setattr(torch, "__version__", TorchVersion("2.1.2+cu121"))
+    monkeypatch.setattr(torch, "__version__", "2.1.2+cu121")
     neighbour("torch_ranks").see_own_gpu()
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
 
