@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.lab import faults
-from tests.e2e.rig import Controller
+from tests.e2e.rig import Controller, Done
 from tests.support.trainers import needs
 
-SHORT = ("bench", "pairs", "--steps", "13")
+pytestmark = pytest.mark.timeout(700)
 
-pytestmark = pytest.mark.timeout(400)
+
+def verdict(controller: Controller) -> Done:
+    """The result of a short bench; of a longer one, as it proposes, where the noise of this machine hides everything."""
+    for steps in ("13", "25"):
+        done = controller.orch("bench", "pairs", "--steps", steps, timeout_s=200)
+        if "hides nearly everything" not in done.out:
+            break
+    return done
 
 
 def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(controller: Controller) -> None:
@@ -19,14 +26,14 @@ def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(co
 
     faults.rate(lab, "node3", "150mbit")
     try:
-        found = controller.orch(*SHORT, timeout_s=100)
+        found = verdict(controller)
     finally:
         faults.rate(lab, "node3", None)
     assert found.code == 1, found
     assert found.err.splitlines()[-1].startswith("orch: node3: ") and "slower to every partner" in found.err
     assert "node_unfit" not in found.out and found.out.count(" slow\n") == 1
     spec = controller.manifest()["spec"]
-    assert (spec["nodes"], spec["gpus"], spec["steps"]) == (4, 1, 13)
+    assert (spec["nodes"], spec["gpus"]) == (4, 1)
 
     summary = controller.orch("summarize", "--json")
     assert summary.code == 0, summary
@@ -40,12 +47,12 @@ def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(co
 
     faults.pair_rate(lab, "node1", "node4", "100mbit")
     try:
-        found = controller.orch(*SHORT, timeout_s=100)
+        found = verdict(controller)
     finally:
         faults.pair_rate(lab, "node1", "node4", None)
     assert found.code == 1 and found.err.splitlines()[-1].startswith("orch: link node1 to node4: "), found
 
-    clean = controller.orch(*SHORT, timeout_s=100)
+    clean = verdict(controller)
     assert clean.code == 0 and "nothing stands out: all pairs within" in clean.out, clean
 
 
