@@ -300,10 +300,16 @@ def _check_option(framework: Framework, name: str) -> None:
 
 
 def default_step(framework: Framework, model: str, device: str = "cuda", reported: Mapping[str, Any] | None = None) -> Step:
-    """Return what a step computes by the defaults of a folder, and by those of its options that a program has ``reported``."""
+    """Return what a step computes by the defaults of a folder, and by those of its options that a program has ``reported``.
+    Raises ConfigError for a reported value that an option does not take."""
     options = _options(framework, device, model, {}, {}, {})
-    known = {name: value for name, value in (reported or {}).items() if type(value) is type(options.get(name))}
-    return step_of(framework, options | known)
+    names = framework.step
+    of_step = (
+        (names.tokens, names.micro_batches, *names.shared_by, names.recomputation, names.batch_size_up_to) if names else ()
+    )
+    for name in set(of_step) & (reported or {}).keys():
+        options[name] = framework.options[name].parse(name, as_written((reported or {})[name]))
+    return step_of(framework, options)
 
 
 def _options(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.errors import DataError
+from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs import LogGrammar
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
@@ -101,8 +101,12 @@ def _as_reported(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec
         if key in by_name and value != by_name[key]:
             message = f"expected {key} {by_name[key]} by the name, the log reports {short(value)}"
             raise DataError(message, kind="result_invalid", hint=_NAMES)
-    device = reported["device"] if reported.get("device") in framework.dtypes else spec.device
-    step = default_step(framework, spec.model, device, reported)
+    device = next((name for name in framework.dtypes if name == reported.get("device")), spec.device)
+    try:
+        step = default_step(framework, spec.model, device, reported)
+    except ConfigError as error:
+        option = error.where.removeprefix("--set ")
+        raise DataError(f"{option} in the closing line: {error.message}", kind="result_invalid") from None
     if spec.world_size % step.model_ranks:
         shared = " × ".join(framework.step.shared_by) if framework.step else ""
         raise DataError(

@@ -204,6 +204,12 @@ def test_what_the_last_line_of_a_log_reports_counts_and_not_the_defaults(tmp_pat
         ({"dtype": "bf16"}, "expected dtype fp32 by the name, the log reports 'bf16'"),
         ({"model": "llama-tiny"}, "expected model gpt-tiny by the name, the log reports 'llama-tiny'"),
         ({"tensor_parallel": 2}, "expected a multiple of the 2 ranks that compute a copy of gpt-tiny"),
+        ({"tensor_parallel": 0}, "tensor_parallel in the closing line: expected a whole number ≥ 1"),
+        ({"accumulation": 0}, "accumulation in the closing line: expected a whole number ≥ 1"),
+        ({"seq_len": 10**30}, "seq_len in the closing line: expected a whole number"),
+        ({"seq_len": None}, "seq_len in the closing line: expected a whole number"),
+        ({"checkpointing": ["full"]}, "checkpointing in the closing line: expected one of none, selective, full"),
+        ({"device": [], "world_size": "1"}, "expected world_size 1 by the name, the log reports '1'"),
     ],
 )
 def test_a_log_of_another_run_than_its_name_says_is_refused(tmp_path: Path, facts: dict[str, object], words: str) -> None:
