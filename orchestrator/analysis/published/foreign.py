@@ -199,7 +199,6 @@ def _with_baselines(results: Sequence[RunResult]) -> list[RunResult]:
 def _as_repeats(results: Sequence[RunResult]) -> list[RunResult]:
     """Return the results, in which a log without a number has the window that most others of its case have: it is a failed
     repeat of theirs, and no configuration of its own."""
-
     windows: dict[tuple[Any, ...], Counter[str]] = {}
     specs: dict[str, RunSpec] = {}
     for run in results:
