@@ -28,7 +28,7 @@ PYTORCH = tuple(
     for module in ("trainers_pytorch", "torch_models", "torch_gathered_pool", "torch_steps", "torch_packed")
 )
 LONG = (
-    *("contract", "e2e", "faults", "lab"),
+    *("cases", "contract", "e2e", "faults", "lab"),
     *(f"cli/test_{module}.py" for module in ("main", "refusals", "dry_run", "unwritable_projects")),
     *("analysis/compare/test_benches.py", "remote/test_pairs_program.py", *TRAINERS, *PYTORCH),
     *(
