@@ -27,6 +27,8 @@ __all__ = ["Collected", "collect_host", "is_complete", "left_behind", "settle"]
 
 _MAX_FILES = 4096
 _MAX_BYTES = Limits().output_bytes
+_SAMPLES_BYTES = 4 << 20
+"""What a node's samples may have beside the logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float, max_bytes: int, mov
     have = {path.name: path.stat().st_size for path in run.logs(host)}
     try:
         with closing(_Logs(run, host, moved)) as logs:
-            fetched = node.fetch(run.run_id, have, logs.at, timeout_s=timeout_s, max_bytes=max_bytes, max_files=_MAX_FILES)
+            room = max_bytes + _SAMPLES_BYTES
+            fetched = node.fetch(run.run_id, have, logs.at, timeout_s=timeout_s, max_bytes=room, max_files=_MAX_FILES)
             for name, size in fetched.sizes.items() if fetched else ():
                 if size == 0 and name not in have:
                     logs.at(name, 0)

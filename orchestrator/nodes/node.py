@@ -143,7 +143,8 @@ class Node:
     def _put(self, files: Sequence[Upload], timeout_s: float) -> int:
         listing = [file.announcement for file in files]
         with self._call("put", {"files": listing}, timeout_s) as call:
-            missing = call.line()["missing"]
+            with self._expecting("the files that the node lacks"):
+                missing = [_whole(index, len(files) - 1) for index in call.line()["missing"]]
             for index in missing:
                 call.send(files[index].content)
             call.line()
@@ -161,19 +162,16 @@ class Node:
     ) -> Wanted | None:
         """Write every log byte beyond the ``have`` offsets into ``sink``. Returns None if the node does not have the run."""
         request = {"run": run_id, "have": dict(have), "max_bytes": max_bytes, "max_files": max_files}
-        with self._call("get", request, timeout_s) as call:
-            try:
-                return call.follow(_pieces(sink, max_bytes, max_files))
-            except (KeyError, TypeError, ValueError, zlib.error) as fault:
-                raise RunError(
-                    f"expected a piece of a log, got something malformed: {fault}", kind="result_invalid", host=self.host.name
-                ) from fault
+        with self._call("get", request, timeout_s) as call, self._expecting("a piece of a log"):
+            return call.follow(_pieces(sink, have, max_bytes, max_files))
 
     def tail(self, run_id: str, file: str, *, offset: int, follow: bool) -> Iterator[bytes]:
         """Yield the bytes of a log file as they arrive, until the run ends."""
         with self._call("tail", {"run": run_id, "file": file, "offset": offset, "follow": follow}, 3600.0) as call:
             while not (line := call.line()).get("done"):
-                yield call.read(_whole(line["bytes"], 1 << 20))
+                with self._expecting("a piece of a log"):
+                    count = _whole(line["bytes"], 1 << 20)
+                yield call.read(count)
 
     def recent(self, run_id: str, file: str, *, most_bytes: int, timeout_s: float) -> Recent | None:
         """Return the end of a log of a run, and of its samples, as they are now; None if the node does not have the run."""
@@ -183,10 +181,12 @@ class Node:
             line = call.line()
             if line.get("absent"):
                 return None
-            log = call.read(_whole(line["log"], most_bytes + margin))
-            samples = call.read(_whole(line["samples"], _PIECE_LIMIT))
+            with self._expecting("the end of a log"):
+                log = call.read(_whole(line["log"], most_bytes + margin))
+                samples = call.read(_whole(line["samples"], _PIECE_LIMIT))
+                sizes = _sizes(line["sizes"])
             shown = self.redaction.within(log, max(0, len(log) - most_bytes))
-            return Recent(line["lives"] is True, _sizes(line["sizes"]), shown, samples)
+            return Recent(line["lives"] is True, sizes, shown, samples)
 
     def supervisor(self, run_id: str, *, start: bool, timeout_s: float) -> SupervisorLine:
         """Open the connection to a run's supervisor; with ``start``, start one.
@@ -208,6 +208,15 @@ class Node:
         if self._idle:
             self._idle.pop().leave()
         self.transport.close()
+
+    @contextmanager
+    def _expecting(self, what: str) -> Iterator[None]:
+        """Raise RunError result_invalid, with the host, if what the node has sent is something else."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, zlib.error) as fault:
+            message = f"expected {what}, got something malformed: {fault}"
+            raise RunError(message, kind="result_invalid", host=self.host.name) from fault
 
     @contextmanager
     def _call(self, op: str, request: Mapping[str, Any], timeout_s: float) -> Iterator[Call]:
@@ -260,19 +269,22 @@ class Node:
         return call
 
 
-def _pieces(sink: Sink, max_bytes: int, max_files: int) -> Reader[Wanted | None]:
-    """Read the logs that a runner sends, piece by piece."""
-    names: set[str] = set()
-    received = 0
+def _pieces(sink: Sink, have: Mapping[str, int], max_bytes: int, max_files: int) -> Reader[Wanted | None]:
+    """Read the logs that a runner sends, piece by piece; each log continues where the pieces before it ended."""
+    ends: dict[str, int] = {}
+    total = 0
     while not (line := (yield None)).get("done"):
         if line.get("absent"):
             return None
         count = _whole(line["bytes"], _PIECE_LIMIT)
         name, offset = str(line["name"]), int(line["offset"])
         size = _whole(line["raw"], _PACKED_LIMIT if line["packed"] else _PIECE_LIMIT)
-        names.add(name)
-        received += size
-        if not size or len(names) > max_files or offset + received > max_bytes:
+        begin = ends.get(name, have.get(name, 0))
+        if offset != begin:
+            raise ValueError(f"bytes of {name!r} from {offset}; those from {begin} are next")
+        total += size if name in ends else offset + size
+        ends[name] = offset + size
+        if not size or len(ends) > max_files or total > max_bytes:
             raise ValueError(f"{size} bytes of {name!r} from {offset}; up to {max_files} logs of {max_bytes} bytes may come")
         if line["packed"]:
             packed = bytearray()
@@ -307,6 +319,6 @@ def _sizes(value: Any) -> dict[str, int]:
 
 
 def _whole(value: Any, limit: int) -> int:
-    if not isinstance(value, int) or not 0 <= value <= limit:
-        raise RunError(f"expected a count up to {limit}, got {value!r}", kind="result_invalid")
+    if type(value) is not int or not 0 <= value <= limit:
+        raise ValueError(f"{value!r} in place of a count up to {limit}")
     return value

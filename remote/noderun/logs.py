@@ -38,13 +38,13 @@ def within(sizes, budget):
     return kept
 
 
-def digests(sizes, budget):
+def digests(sizes, budget, samples=None):
     """Yield (name, bytes, "") for every block that is hashed, and at the end of each log its SHA-256 in place of "".
 
     If logs are larger than a run may write, only the first bytes of the largest are kept and hashed: a program can create a
-    sparse file of any size at no cost.
+    sparse file of any size at no cost. ``samples`` are {name: bytes} of the node's own, which do not count against that.
     """
-    kept = within(sizes, budget)
+    kept = dict(within(sizes, budget), **(samples or {}))
     for name in in_order(kept):
         digest, offset = hashlib.sha256(), 0
         with opened(os.path.join("logs", name)) as log:

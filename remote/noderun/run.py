@@ -300,7 +300,7 @@ class Run:
         sizes = log_files(".")
         if sum(sizes.values()) > self.order["output_limit_bytes"] and not self.stop_reason:
             self.stop_reason = "output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"]
-        sizes.update(self.sampler.leave())
+        samples = self.sampler.leave()
         code, name = (None, None) if self.main_status is None else ending(self.main_status)
         self.stop_reason = stuck or self.stop_reason
         state = "failed" if code != 0 or any(rank.get("code") != 0 for rank in self.ranks.in_order()) else "finished"
@@ -328,7 +328,7 @@ class Run:
         }
         if self.container:
             self.record["container"] = self.container.proved()
-        self.state, self.hashing = "closing", digests(sizes, self.order["output_limit_bytes"])
+        self.state, self.hashing = "closing", digests(sizes, self.order["output_limit_bytes"], samples)
         self.close()
 
     def close(self):

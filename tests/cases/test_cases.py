@@ -21,11 +21,7 @@ import yaml
 HERE = Path(__file__).parent
 INPUTS = HERE / "inputs"
 REPOSITORY = HERE.parents[1]
-CASES = [
-    case
-    for table in sorted(HERE.glob("*.yaml"))
-    for case in yaml.safe_load(table.read_text(encoding="utf-8"))["cases"]
-]
+CASES = [case for table in sorted(HERE.glob("*.yaml")) for case in yaml.safe_load(table.read_text(encoding="utf-8"))["cases"]]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['file']}")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -141,6 +141,69 @@ def test_one_runner_answers_request_after_request(node: Node) -> None:
     assert node.put(files, timeout_s=20) == 0
     assert answers(node)
     assert len(first) == 1 and runners(node) == first
+
+
+def fetched(node: Node, have: Mapping[str, int], max_bytes: int) -> dict[str, bytearray]:
+    """Fetch the logs of a run from these offsets on, with a limit for all of them; return what came by name."""
+    came: dict[str, bytearray] = {}
+
+    def sink(name: str, offset: int) -> Callable[[memoryview], None]:
+        log = came.setdefault(name, bytearray())
+        assert offset == have.get(name, 0) + len(log)
+        return lambda data: log.extend(data)
+
+    assert node.fetch("r1", have, sink, timeout_s=30, max_bytes=max_bytes, max_files=8)
+    return came
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("sizes", [(1,), (MIB,), (9 * MIB + 1,), (23 * MIB,), (5 * MIB, 11 * MIB, 3), (7 * MIB,) * 3])
+@pytest.mark.parametrize("spare", [0, 5000])
+def test_logs_that_just_keep_to_the_limit_come_whole_whatever_their_pieces(
+    node: Node, sizes: tuple[int, ...], spare: int
+) -> None:
+    folder = Path(node.root) / run_path(node.host.name, "r1") / "logs"
+    folder.mkdir(parents=True)
+    folder.parents[3].chmod(0o700)
+    logs = {f"rank-{number}.out": os.urandom(size) for number, size in enumerate(sizes)}
+    for name, content in logs.items():
+        (folder / name).write_bytes(content)
+    limit = sum(sizes) + spare
+    assert fetched(node, {}, limit) == logs
+    have = {name: len(content) // 3 for name, content in logs.items()}
+    assert fetched(node, have, limit) == {name: content[have[name] :] for name, content in logs.items()}
+
+
+SAYS = """import json, sys
+nonce = json.loads(sys.stdin.readline())["nonce"]
+print("ORCH", nonce, flush=True)
+said = %r
+while True:
+    print(said, flush=True)
+"""
+PIECE = {"name": "rank-0.out", "offset": 0, "raw": 2, "bytes": 2, "packed": False}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"bytes": -5}, {"bytes": True}, {"offset": 7}, {"offset": None}, {"raw": 1 << 40}, {"name": {}}, {"packed": True}],
+)
+def test_a_node_that_sends_no_piece_of_a_log_is_named(line: Transport, fields: dict[str, object]) -> None:
+    """The first is one, and is sent again for ever."""
+    node = Node(line, (SAYS % (json.dumps(PIECE | fields) + "\nab")).encode())
+    with pytest.raises(RunError, match="expected a piece of a log, got something malformed: ") as caught:
+        node.fetch("r1", {}, lambda *_: lambda _: None, timeout_s=10, max_bytes=100, max_files=8)
+    assert (caught.value.kind, caught.value.host) == ("result_invalid", line.host.name)
+
+
+@pytest.mark.parametrize("missing", [[1], [-1], [True], ["0"], 3, None])
+def test_a_node_that_lacks_files_that_it_was_not_offered_is_named(line: Transport, missing: object) -> None:
+    node = Node(line, (SAYS % json.dumps({"missing": missing})).encode())
+    with pytest.raises(RunError, match="expected the files that the node lacks") as caught:
+        node.put([Upload("payload/x/a", b"a")], timeout_s=10)
+    assert (caught.value.kind, caught.value.host) == ("result_invalid", line.host.name)
 
 
 PROGRAM = {"train.py": b"import models.net\n" * 9000, "models/net.py": b"a" * 70_000, "noderun.py": b"b" * 5000}

@@ -399,6 +399,32 @@ def flood(trial: Trial) -> None:
         shutil.rmtree(controller.bench)
 
 
+def long_log(byte_count: int) -> str:
+    """Return code of a workload whose first rank writes so many bytes of text that compress badly, before its steps."""
+    return f"""
+def start():
+    left = {byte_count} if RANK == 0 else 0
+    while left > 0:
+        text = os.urandom(1 << 15).hex() + chr(10)
+        sys.stdout.write(text[-left:])
+        left -= len(text)
+"""
+
+
+@row("H7", "a good run whose log nearly reaches the output limit", limit_s=180)
+def nearly_too_long(trial: Trial) -> None:
+    controller, limit = trial.controller, trial.random.choice((1, 9, 24, 100) if trial.full else (9,))
+    share = trial.random.uniform(0.5, 0.97)
+    words = workload(controller, long_log(int(share * (limit << 20))))
+    done = controller.orch(*words, "--nodes", "2", "--output-limit", str(limit))
+    assert done.code == 0, f"{share:.0%} of {limit} MiB: {messages(done)}"
+    controller.assert_all_bytes_are_home("node1", "node2")
+    rows = controller.orch("summarize", "--json").json["rows"]
+    assert [entry["n"] for entry in rows] == [1], rows
+    again = controller.orch("collect")
+    assert again.code == 0 and "1 of 1 runs were already complete" in again.out, again
+
+
 LIE = r"""
 class Quiet:
     def __init__(self, stream):

@@ -163,9 +163,13 @@ def test_a_log_of_its_name_stays_the_programs(machine: Machine) -> None:
 
 
 def test_samples_do_not_count_as_output(machine: Machine) -> None:
-    line = machine.start(RUN, rank("import time; time.sleep(1.2)"), telemetry=REAL, output_limit_bytes=200)
+    code = 'import time; time.sleep(1.2); print("x" * 190)'
+    line = machine.start(RUN, rank(code), telemetry=REAL, output_limit_bytes=200)
     record = line.wait_for("ended")["record"]
     assert record["state"] == "finished" and record["reason"] == ""
+    sizes = {path.name: path.stat().st_size for path in (machine.folder(RUN) / "logs").iterdir()}
+    assert sizes["rank-0.out"] == 191 and sizes["telemetry.jsonl"] > 200
+    assert {name: file["bytes"] for name, file in record["files"].items()} == sizes
 
 
 def test_it_says_that_it_failed_and_the_run_is_as_good_as_any(machine: Machine) -> None:
