@@ -13,18 +13,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.checks.gpu_states import MOST_PROCESSES, UNKNOWN_GPU, columns
+from orchestrator.checks.gpu_states import MOST_PROCESSES, UNKNOWN_GPU, columns, complaints
 
 __all__ = ["amd_gpu_facts", "measure", "rocm_gpu_facts"]
 
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(?:Gen\s*|[\[(x]*)(-?\d+(?:\.\d+)?)\s*[A-Za-z%/°]{0,6}[\])]*")
+"""A number as the programs write it, alone or with a unit; a sentence with a number in it is none."""
 _CARD = re.compile(r"card(\d{1,3})")
 _PROCESS = re.compile(r"PID(\d{1,9})")
 _UNITS_MIB = {"B": 2**-20, "KB": 2**-10, "MB": 1, "GB": 2**10}
 _MIB = 2**20
+_READ = ("driver", "limit", "usage", "mem_usage", "power", "clock", "temperature", "pcie", "ecc")
+_READ_OF_CARD = ("GPU use (%)", "VRAM Total Memory (B)", "VRAM Total Used Memory (B)", "Max Graphics Package Power (W)")
+"""The parts of amd-smi's and rocm-smi's answers in which an unknown value is a fault; others do not know e.g. a vendor."""
 
 
 def amd_gpu_facts(static: str, metric: str, process: str, owners: Mapping[str, str]) -> dict[str, Any]:
@@ -104,6 +108,7 @@ def rocm_gpu_facts(text: str, owners: Mapping[str, str]) -> dict[str, Any]:
             "power_limit_w": measure(_first(card, "Max Graphics Package Power (W)")),
             "partition": _first(card, "Compute Partition"),
             "memory_partition": _first(card, "Memory Partition"),
+            **complaints(_answers(card), _READ_OF_CARD),
         }
         for _, card in cards
     ]
@@ -118,8 +123,9 @@ def rocm_gpu_facts(text: str, owners: Mapping[str, str]) -> dict[str, Any]:
 def measure(value: Any) -> float | int | None:
     """Return the number of ``{"value": 750, "unit": "W"}``, of ``"560.0"`` or of ``750``; None for N/A and anything else."""
     value = value.get("value") if isinstance(value, Mapping) else value
-    match = _NUMBER.search(str(value)) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else None
-    number = float(match[0]) if match else None
+    is_plain = isinstance(value, (int, float, str)) and not isinstance(value, bool)
+    match = _NUMBER.fullmatch(str(value).strip()) if is_plain else None
+    number = float(match[1]) if match else None
     if number is not None and not math.isfinite(number):
         return None
     return int(number) if number is not None and number.is_integer() else number
@@ -203,7 +209,17 @@ def _state(entry: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
         "numa_node": measure(_at(entry, "numa", "node")),
         "ecc": None if ecc is None else str(ecc).capitalize(),
         "ecc_now": measure(_at(now, "ecc", "total_uncorrectable_count")),
+        **complaints([*_answers(entry), *_answers(now)], _READ),
     }
+
+
+def _answers(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield path and text of every text in the answer about a GPU."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _answers(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, str):
+        yield path, value
 
 
 def _highest(levels: Any) -> float | int | None:

@@ -14,7 +14,7 @@ from orchestrator.checks.nvidia_smi import pairs
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import fold
 
-__all__ = ["alike", "characteristics", "data_set_digest", "same_machine", "shared", "unlike"]
+__all__ = ["alike", "characteristics", "data_set_digest", "local_routes", "same_machine", "shared", "unlike"]
 
 
 def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
@@ -28,6 +28,29 @@ def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
             errors.append(RunError(message, kind="node_unfit", host=name, hint="name it once in the inventory"))
         seen.setdefault(identity, name)
     return errors
+
+
+def local_routes(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    """Return a failed check for every node that finds itself at the address of another one, as at ``localhost``.
+
+    Its ranks would wait for a master on their own machine. Where several nodes are one machine, as in a rehearsal, it is right.
+    """
+    boots = Counter(str(values.get("boot_id")) for values in facts.values())
+    hint = (
+        "give the other host an address that every node can reach (address: in the inventory), and see /etc/hosts on the node"
+    )
+    checks = []
+    for host, values in facts.items():
+        routes, route = values.get("routes"), values.get("route")
+        addresses = [str(peer) for peer, name in routes.items() if name == "lo"] if isinstance(routes, Mapping) else []
+        if not addresses and isinstance(route, Mapping) and route.get("local"):
+            addresses = [str(route.get("to"))]
+        if addresses and boots[str(values.get("boot_id"))] > 1:
+            checks.append(ok(host, "route", "to the master through lo: several nodes are this machine"))
+        elif addresses:
+            found = f"{', '.join(addresses)} leads to this node itself, through lo"
+            checks.append(failed(host, "route", found, "a way to another node", hint))
+    return checks
 
 
 def shared(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:

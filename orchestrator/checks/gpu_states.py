@@ -6,14 +6,41 @@ value if all GPUs of the machine have the same, else a list.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["MOST_PROCESSES", "UNKNOWN_GPU", "columns", "gpu_states", "is_partition", "selected"]
+__all__ = [
+    "MOST_PROCESSES",
+    "UNKNOWN_GPU",
+    "columns",
+    "complaints",
+    "gpu_states",
+    "is_lost",
+    "is_partition",
+    "is_unsupported",
+    "selected",
+]
 
 MOST_PROCESSES = 32
 UNKNOWN_GPU = "?"
 """The ``gpu`` of a process of which it is only known that it computes on some GPU."""
+_UNSUPPORTED = re.compile(
+    r"|n/a|none|not (?:supported|available|active|applicable)(?: .*)?|no data|insufficient permissions?"
+    r"|(?:no permission|permission denied).*|function not found|requested functionality has been deprecated",
+    re.IGNORECASE,
+)
+_LOST = re.compile(
+    r"(?:.* )?requires? (?:a )?reset|(?:.* )?(?:reset|reboot|drain .*) required|.*\bis lost\b.*|.*fallen off the bus.*"
+    r"|insufficient external power|corrupted inforom",
+    re.IGNORECASE,
+)
+_ERROR = re.compile(
+    r"unknown error|err!?|error\b.*|driver not loaded|uninitialized|timeout|timed out|interrupt request issue"
+    r"|(?:nvml|amdsmi|rsmi|rocm)_\w+|(?:unable|failed) to .*|not responding|not ready",
+    re.IGNORECASE,
+)
+_MOST_NAMED = 3
 
 
 def columns(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -38,6 +65,55 @@ def gpu_states(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
             if value is not None:
                 state[str(name)] = value
     return states
+
+
+def is_unsupported(text: str) -> bool:
+    """Return True for a text that says that a GPU or its driver does not have this value: that is no fault.
+
+    >>> is_unsupported("[N/A]"), is_unsupported("Unknown Error")
+    (True, False)
+    """
+    return bool(_UNSUPPORTED.fullmatch(_bare(text)))
+
+
+def is_lost(text: str) -> bool:
+    """Return True for an answer after which nothing works on a GPU, wherever it stands: the strings of nvmlErrorString.
+
+    >>> is_lost("GPU requires reset"), is_lost("[GPU is lost]"), is_lost("Unknown Error")
+    (True, True, False)
+    """
+    return bool(_LOST.fullmatch(_bare(text)))
+
+
+def complaints(answers: Iterable[tuple[str, str]], read: Iterable[str]) -> dict[str, str | None]:
+    """Return what is wrong with a GPU by the texts that stand in place of its values, as (path, text).
+
+    ``broken``: an answer that nothing works after, or an error in a part that orch reads, one of ``read``; ``silent``: an error
+    anywhere else. Each names the first paths. None for none.
+    """
+    parts = set(read)
+    broken: dict[str, list[str]] = {}
+    silent: dict[str, list[str]] = {}
+    for path, text in answers:
+        is_read = path.partition(".")[0] in parts
+        is_error = bool(_ERROR.fullmatch(_bare(text))) or is_read and _bare(text).casefold() == "unknown"
+        if is_lost(text) or is_error and is_read:
+            broken.setdefault(_bare(text), []).append(path)
+        elif is_error:
+            silent.setdefault(_bare(text), []).append(path)
+    return {"broken": _words(broken), "silent": _words(silent)}
+
+
+def _bare(text: str) -> str:
+    return text.strip().removeprefix("[").removesuffix("]").strip()
+
+
+def _words(paths: Mapping[str, Sequence[str]]) -> str | None:
+    texts = []
+    for text, names in paths.items():
+        rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        texts.append(f"{text[:60]} ({', '.join(names[:_MOST_NAMED])}{rest})")
+    return "; ".join(texts) or None
 
 
 def is_partition(gpu: Mapping[str, Any]) -> bool:

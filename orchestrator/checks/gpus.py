@@ -45,7 +45,7 @@ _SLOWDOWNS = {
 def gpu_checks(host: Host, facts: Mapping[str, Any], ranks: int | None) -> list[Check]:
     """Return every check of a machine that is measured on its GPUs."""
     checks = [count_check(host, facts, ranks)]
-    return [*checks, *conditions(host.name, facts)] if checks[0].verdict == "ok" else checks
+    return [*checks, *conditions(host.name, facts)] if checks[0].verdict != "failed" else checks
 
 
 def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Check:
@@ -63,7 +63,16 @@ def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
         hint = f"correct gpus: in the inventory, or check {listing} and dmesg on the node"
         listed = f" in vars.cuda_visible_devices {facts['devices']}" if "devices" in facts else ""
         return failed(host.name, "gpus", f"{plural(len(gpus), 'GPU')}{listed}", expected, hint)
-    models = sorted({f"{gpu['name']}{_memory(gpu)}, driver {gpu['driver']}" for gpu in gpus})
+    states = gpu_states(facts)
+    if broken := _per_gpu(states, lambda gpu: str(gpu.get("broken") or "")):
+        hint = "reset this GPU (nvidia-smi --gpu-reset, as root) or restart the machine; check dmesg on the node"
+        if "gpu_tool" in facts:
+            hint = "restart the machine; check dmesg on the node"
+        return failed(host.name, "gpus", broken, f"{expected} that answers", hint)
+    if silent := _per_gpu(states, lambda gpu: str(gpu.get("silent") or "")):
+        hint = f"see {_tool(facts)} and dmesg on the node: a GPU that does not tell all its values may be about to fail"
+        return warning(host.name, "gpus", f"{plural(len(gpus), 'GPU')}; {silent}", "an answer for every value", hint)
+    models = sorted({f"{gpu['name'] or 'unnamed GPU'}{_memory(gpu)}, driver {gpu['driver'] or 'unknown'}" for gpu in gpus})
     return ok(host.name, "gpus", f"{len(gpus)} x {', '.join(models)}")
 
 
@@ -91,6 +100,10 @@ def _idle(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
         if number(gpu.get("used_mib")) > _BUSY_MIB or number(gpu.get("utilization")) > _BUSY_PERCENT
     }
     processes = [process for process in facts.get("gpu_processes") or () if isinstance(process, Mapping)]
+    unknown = [str(gpu["index"]) for gpu in gpus if gpu.get("used_mib") is None and gpu.get("utilization") is None]
+    if unknown and not busy and not processes:
+        words = f"{_tool(facts)} tells neither memory in use nor utilization of GPU {','.join(unknown)}"
+        return warning(host, "idle", f"not known: {words}", "idle GPUs", f"see {_tool(facts)} on the node")
     if not busy and not processes:
         return ok(host, "idle", f"{'all ' if len(gpus) > 1 else ''}{plural(len(gpus), 'GPU')} idle")
     users = _folded(
@@ -147,7 +160,7 @@ def _ecc(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any])
     if not modes:
         return None
     ever = sum(int(number(gpu.get("ecc_ever"))) for gpu in gpus)
-    mode = "on" if modes == ["Enabled"] else "off"
+    mode = {"Enabled": "on", "Disabled": "off"}.get(modes[0], modes[0])
     return ok(host, "ecc", f"{mode}, {ever} uncorrected errors ever" if ever else mode)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.checks.among import alike, same_machine, shared, unlike
+from orchestrator.checks.among import alike, local_routes, same_machine, shared, unlike
 from orchestrator.checks.check import Check
 from orchestrator.checks.expected import expected_checks
 from orchestrator.checks.gpus import gpu_checks
@@ -31,7 +31,7 @@ def judge(host: Host, facts: Mapping[str, Any], framework: Framework | None, ran
 
 def among(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     """Return every check that compares several hosts."""
-    return [*shared(facts), *unlike(facts), *load_checks(facts), *alike(facts)]
+    return [*local_routes(facts), *shared(facts), *unlike(facts), *load_checks(facts), *alike(facts)]
 
 
 def unfit(checks: Sequence[Check]) -> list[OrchError]:

@@ -16,6 +16,7 @@ __all__ = ["network_checks", "training_interface"]
 
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND of if_arp.h
 _DMABUF_KERNEL = (5, 12)
+_STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
 _REACHABLE = "an address that other nodes can reach"
 
 
@@ -68,8 +69,10 @@ def _route(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if not route:
         hint = "every node must resolve and reach the address of the first host in the inventory; see ip route on the node"
         return failed(host.name, "route", "no route to the master's address", "a route", hint)
+    if route.get("local"):
+        return None  # `among.local_routes` knows whether the other node is this machine
     way = f"to the master through {route['interface']}, {_state(route)}"
-    differs = interface and interface != route["interface"] and not route.get("local")
+    differs = interface and interface != route["interface"]
     if differs and (facts.get("interface") or {}).get("kind") != _INFINIBAND:
         hint = "correct vars.interface, or use addresses in the network of the training traffic for the hosts"
         return warning(host.name, "route", way, f"through {interface}, as vars.interface sets", hint)
@@ -88,14 +91,11 @@ def _hostname(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if all(ip_address(address).is_loopback for address in addresses):
         if (facts["route"] or {}).get("local"):
             return None  # all nodes are this machine
+        found = f"its hostname resolves to {', '.join(addresses)}"
         hint = "give it the machine's own address in /etc/hosts; Gloo and others announce that address to all ranks"
-        return warning(
-            host.name,
-            "hostname",
-            f"its hostname resolves to {', '.join(addresses)}",
-            "an address that other nodes can reach",
-            hint,
-        )
+        if not facts.get("interface"):
+            return failed(host.name, "hostname", found, _REACHABLE, f"{hint}; or set vars.interface")
+        return warning(host.name, "hostname", found, _REACHABLE, hint)
     return ok(host.name, "hostname", f"resolves to {_REACHABLE}")
 
 
@@ -104,10 +104,16 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if not ports:
         return None
     active = [port for port in ports if port["state"] == "ACTIVE"]
-    kinds = Counter(f"{_layer(port)} at {number(port['rate_gbit']):g} Gb/s" for port in active)
+    kinds = Counter(f"{_layer(port)} at {_rate(port)}" for port in active)
     counted = f"{len(active)} of {len(ports)} ports active" + "".join(
         f", {count} {kind}" for kind, count in sorted(kinds.items())
     )
+    # DOWN is a port that nobody uses; NOP, ACTIVE_DEFER and a state that cannot be read are those of a port that fails.
+    odd = [f"{_name(port)} {port['state'] or 'in an unreadable state'}" for port in ports if port["state"] not in _STATES]
+    odd += [f"{_name(port)} at an unknown rate" for port in active if not port["rate_gbit"]]
+    if odd:
+        hint = "see ibstat and dmesg on the node; NCCL_IB_HCA=^… leaves a port out"
+        return warning(host.name, "infiniband", "; ".join(odd[:8]), "ACTIVE or DOWN, at a known rate", hint)
     waiting = [f"{_name(port)} {port['state']}, {port['physical']}" for port in ports if port["state"] in ("INIT", "ARMED")]
     if waiting:
         hint = "a subnet manager must run in the fabric (opensm, or the switch's own); see ibstat on the node"
@@ -117,11 +123,7 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
         words = "; ".join(f"{_name(port)} {port['state']}, {port['physical']}" for port in ports[:8])
         return warning(host.name, "infiniband", words, "an active port", hint)
     best = {layer: max(number(port["rate_gbit"]) for port in active if _layer(port) == layer) for layer in map(_layer, active)}
-    slow = [
-        f"{_name(port)} at {number(port['rate_gbit']):g} Gb/s"
-        for port in active
-        if number(port["rate_gbit"]) < best[_layer(port)]
-    ]
+    slow = [f"{_name(port)} at {_rate(port)}" for port in active if number(port["rate_gbit"]) < best[_layer(port)]]
     if slow:
         hint = "check its cable and the switch port; exclude a separate storage port with NCCL_IB_HCA=^…"
         rates = ", ".join(f"{layer} ports at {rate:g} Gb/s" for layer, rate in sorted(best.items()))
@@ -136,6 +138,10 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
 
 def _layer(port: Mapping[str, Any]) -> str:
     return "RoCE" if port["link_layer"] == "Ethernet" else "InfiniBand"
+
+
+def _rate(port: Mapping[str, Any]) -> str:
+    return f"{number(port['rate_gbit']):g} Gb/s"
 
 
 def _name(port: Mapping[str, Any]) -> str:

@@ -11,22 +11,63 @@ One ``nvidia-smi -q -x`` holds everything on all generations of drivers, and omi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
 
-from orchestrator.checks.gpu_states import MOST_PROCESSES, columns
+from orchestrator.checks.gpu_states import MOST_PROCESSES, columns, complaints, is_lost, is_unsupported
 
 __all__ = ["gpu_facts", "pairs", "topology", "xids"]
 
-_NOTHING = {"", "N/A", "[N/A]", "None", "Not Supported", "Unknown Error", "Requested functionality has been deprecated"}
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-_DEVICE = re.compile(r"GPU\d+|NIC\d+|(?:mlx|bnxt|irdma|efa|hfi|rxe|ib)\w*")
+_AFTER_DEVICES = re.compile(r"\b(?:CPU Affinity|NUMA Affinity|GPU NUMA ID)", re.IGNORECASE)
+"""The columns of the matrix that are no devices; every other column is one, whatever its name."""
+_PLACES = re.compile(r"[\d,-]+")
 _LINK = re.compile(r"X|NV\d+|[A-Z]{3,4}")
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+),?\s*(.*)")
 _IDLE = {"gpu_idle", "applications_clocks_setting", "display_clocks_setting"}
 """Reasons for clocks below the maximum that are harmless."""
+
+
+_NUMBERS = {
+    "sm_mhz": ("clocks/sm_clock",),
+    "sm_max_mhz": ("max_clocks/sm_clock",),
+    "mem_mhz": ("clocks/mem_clock",),
+    "mem_max_mhz": ("max_clocks/mem_clock",),
+    "sm_set_mhz": ("applications_clocks/graphics_clock",),
+    "sm_default_mhz": ("default_applications_clocks/graphics_clock",),
+    "power_limit_w": (
+        "gpu_power_readings/current_power_limit",
+        "gpu_power_readings/power_limit",
+        "power_readings/power_limit",
+    ),
+    "power_default_w": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
+    "temperature_c": ("temperature/gpu_temp",),
+    "pcie_gen": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
+    "pcie_gen_max": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
+    "pcie_width": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
+    "pcie_width_max": ("pci/pci_gpu_link_info/link_widths/max_link_width",),
+}
+_TEXTS = {
+    "persistence": ("persistence_mode",),
+    "compute_mode": ("compute_mode",),
+    "mig": ("mig_mode/current_mig",),
+    "ecc": ("ecc_mode/current_ecc",),
+    "pages_pending": ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
+    "rows_pending": ("remapped_rows/remapped_row_pending",),
+    "rows_failed": ("remapped_rows/remapped_row_failure",),
+    "vbios": ("vbios_version",),
+    "uuid": ("uuid",),
+    "bus_id": ("pci/pci_bus_id",),
+}
+"""Where `gpu_facts` finds the values of a GPU; of several paths the first with a value, because drivers rename elements."""
+_NOW = ("fb_memory_usage/total", "fb_memory_usage/used", "utilization/gpu_util")
+_NUMERIC = {path for paths in _NUMBERS.values() for path in paths} | set(_NOW)
+_READ = {path.partition("/")[0] for paths in (*_NUMBERS.values(), *_TEXTS.values(), _NOW) for path in paths}
+_READ |= {"product_name", "ecc_errors", "fabric", "clocks_event_reasons", "clocks_throttle_reasons"}
+_REPAIRS = {"gpu_recovery_action": "None", "gpu_reset_status.reset_required": "No"}
+"""What a driver since 535 or 560 says of a GPU that needs no repair."""
 
 
 def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -79,19 +120,20 @@ def topology(text: str) -> dict[str, Any] | None:
     head = next((at for at, line in enumerate(lines) if line.split()[:1] == ["GPU0"] and "X" not in line.split()), None)
     if head is None:
         return None
-    devices = _DEVICE.findall(lines[head].partition("CPU Affinity")[0])
+    devices = _AFTER_DEVICES.split(lines[head], maxsplit=1)[0].split()
     links, cpus, numa = {}, [], []
     for line in lines[head + 1 :]:
         words = line.split()
         if not words or not re.fullmatch(r"GPU\d+", words[0]):
             continue
         row = words[1 : len(devices) + 1]
-        if len(row) < len(devices) or not all(map(_LINK.fullmatch, row)):
-            return None
+        is_matrix = len(row) == len(devices) and all(map(_LINK.fullmatch, row)) and words[0] in devices
+        if not is_matrix or row[devices.index(words[0])] != "X":
+            return None  # a column too many or too few would give one device the links of another
         links[words[0]] = " ".join(row)
-        places = [word for word in words[len(devices) + 1 :] if re.fullmatch(r"[\d,-]+", word)]
-        cpus.append(places[0] if places else "")
-        numa.append(places[1] if len(places) > 1 else "")
+        places = [*words[len(devices) + 1 :], "", ""]
+        cpus.append(places[0] if _PLACES.fullmatch(places[0]) else "")
+        numa.append(places[1] if _PLACES.fullmatch(places[1]) else "")
     nics = dict(re.findall(r"^\s*(NIC\d+):\s*(\S+)", "\n".join(lines), re.MULTILINE))
     return {"devices": devices, "links": links, "nics": nics, "cpus": cpus, "numa": numa} if links else None
 
@@ -128,7 +170,7 @@ def _bus(text: str) -> str:
 
 def _text(node: ElementTree.Element, path: str) -> str | None:
     value = (node.findtext(path) or "").strip()
-    return None if value in _NOTHING else value
+    return None if is_unsupported(value) else value
 
 
 def _number(node: ElementTree.Element, path: str) -> float | int | None:
@@ -145,45 +187,33 @@ def _first(node: ElementTree.Element, read: Callable[[ElementTree.Element, str],
 
 def _state(node: ElementTree.Element) -> dict[str, Any]:
     fabric = [_text(node, f"fabric/{name}") for name in ("state", "status")]
-    numbers = {
-        "sm_mhz": ("clocks/sm_clock",),
-        "sm_max_mhz": ("max_clocks/sm_clock",),
-        "mem_mhz": ("clocks/mem_clock",),
-        "mem_max_mhz": ("max_clocks/mem_clock",),
-        "sm_set_mhz": ("applications_clocks/graphics_clock",),
-        "sm_default_mhz": ("default_applications_clocks/graphics_clock",),
-        "power_limit_w": (
-            "gpu_power_readings/current_power_limit",
-            "gpu_power_readings/power_limit",
-            "power_readings/power_limit",
-        ),
-        "power_default_w": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
-        "temperature_c": ("temperature/gpu_temp",),
-        "pcie_gen": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
-        "pcie_gen_max": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
-        "pcie_width": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
-        "pcie_width_max": ("pci/pci_gpu_link_info/link_widths/max_link_width",),
-    }
-    texts = {
-        "persistence": ("persistence_mode",),
-        "compute_mode": ("compute_mode",),
-        "mig": ("mig_mode/current_mig",),
-        "ecc": ("ecc_mode/current_ecc",),
-        "pages_pending": ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
-        "rows_pending": ("remapped_rows/remapped_row_pending",),
-        "rows_failed": ("remapped_rows/remapped_row_failure",),
-        "vbios": ("vbios_version",),
-        "uuid": ("uuid",),
-        "bus_id": ("pci/pci_bus_id",),
-    }
     return {
-        **{name: _first(node, _number, *paths) for name, paths in numbers.items()},
-        **{name: _first(node, _text, *paths) for name, paths in texts.items()},
+        **{name: _first(node, _number, *paths) for name, paths in _NUMBERS.items()},
+        **{name: _first(node, _text, *paths) for name, paths in _TEXTS.items()},
         "ecc_now": _uncorrected(node.find("ecc_errors/volatile")),
         "ecc_ever": _uncorrected(node.find("ecc_errors/aggregate")),
         "slowed_by": _reasons(node),
         "fabric": "/".join(word for word in fabric if word) or None,
+        **complaints(_answers(node), _READ),
     }
+
+
+def _answers(node: ElementTree.Element, above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield path and text of every value of a GPU: an error for what is no number where one belongs, and for a repair."""
+    for child in node:
+        path = f"{above}.{child.tag}" if above else child.tag
+        text = (child.text or "").strip()
+        if child.tag in ("processes", "accounted_processes"):
+            continue
+        if len(child):
+            yield from _answers(child, path)
+        elif path in _REPAIRS:
+            is_needed = text != _REPAIRS[path] and not is_unsupported(text)
+            yield path, f"{'reset' if text == 'Yes' else text} required" if is_needed else ""
+        elif path.replace(".", "/") in _NUMERIC and not re.match(r"-?\d", text):
+            yield path, text if is_lost(text) or is_unsupported(text) else f"error: {text.strip('[]')}"
+        else:
+            yield path, text
 
 
 def _uncorrected(node: ElementTree.Element | None) -> int | None:

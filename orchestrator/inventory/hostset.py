@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from itertools import product
 from math import prod
 from types import MappingProxyType
@@ -34,6 +34,7 @@ __all__ = [
     "expand",
     "fold",
     "is_ipv6",
+    "is_loopback",
     "nearest",
     "same_machine_key",
     "split_words",
@@ -41,6 +42,7 @@ __all__ = [
 
 MAX_HOSTS = 10_000
 _MAX_NESTING = 50
+_LOOPBACK = re.compile(r"(?:.+\.)?localhost(?:[46]|\.localdomain[46]?)?\.?|ip6-(?:localhost|loopback)", re.IGNORECASE)
 _MAX_ALIAS_BYTES = 128
 _NO_GROUPS: Mapping[str, Sequence[str]] = MappingProxyType({})
 _ADDRESS_RANGE = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3}-\d{1,3})")
@@ -122,6 +124,19 @@ def is_ipv6(text: str) -> bool:
     except AddressValueError:
         return False
     return "%" not in text
+
+
+def is_loopback(address: str) -> bool:
+    """Return True for an address or a name by which every machine finds itself.
+
+    >>> [is_loopback(text) for text in ("localhost", "127.0.1.1", "::1", "ip6-loopback", "localhost7", "10.0.0.1")]
+    [True, True, True, True, False, False]
+    """
+    try:
+        number = ip_address(address)
+    except ValueError:
+        return bool(_LOOPBACK.fullmatch(address))
+    return number.is_loopback or number.is_unspecified
 
 
 def same_machine_key(address: str) -> str:

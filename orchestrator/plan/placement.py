@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import Host, fold
+from orchestrator.inventory import Host, fold, is_loopback
 from orchestrator.plan.spec import RunSpec
 from orchestrator.plural import plural
 
@@ -70,7 +70,18 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
         Slot(host.name, host.address, index, index * spec.gpus, spec.gpus, _devices(host, spec.gpus))
         for index, host in enumerate(fitting[: spec.nodes])
     )
+    _refuse_loopback(slots)
     return Placement(slots, slots[0].address, port, spec.world_size)
+
+
+def _refuse_loopback(slots: Sequence[Slot]) -> None:
+    """Raise ConfigError if only some nodes have an address of the loopback: the others would find themselves there."""
+    local = [slot for slot in slots if is_loopback(slot.address)]
+    others = fold(slot.host for slot in slots if slot not in local)
+    if local and others:
+        message = f"expected addresses that all nodes of a run can reach, got {local[0].address} for {local[0].host}"
+        hint = f"to {others}, {local[0].address} is itself: give {local[0].host} the name or address by which they reach it"
+        raise ConfigError(message, where="--hosts", hint=hint)
 
 
 def _named(spec: RunSpec, hosts: Sequence[Host]) -> list[Host]:

@@ -169,6 +169,22 @@ def test_what_is_not_of_amd_smi_is_refused(text: str) -> None:
         amd_gpu_facts(text, "", "", {})
 
 
+@pytest.mark.parametrize("text", ["UNKNOWN", "AMDSMI_STATUS_UNEXPECTED_DATA", "Unable to get usage", "ERROR: GPU[1]"])
+def test_an_error_in_place_of_a_value_fails_the_gpu(text: str) -> None:
+    static, metric = (json.loads(data(f"mi300x-{part}.json")) for part in ("static", "metric"))
+    entries = metric["gpu_data"] if isinstance(metric, dict) else metric
+    entries[0]["usage"]["gfx_activity"] = text
+    facts = amd_gpu_facts(json.dumps(static), json.dumps(metric), "", {})
+    check = gpu_checks(replace(HOST, gpus=1), facts, 1)[0]
+    assert (check.verdict, "GPU 0: " in check.found, facts["gpus"][0]["utilization"]) == ("failed", True, None)
+
+
+def test_gpus_whose_metrics_cannot_be_had_are_not_called_idle() -> None:
+    facts = amd_gpu_facts(data("mi300x-static.json"), "Invalid platform", "", {})
+    idle = next(check for check in gpu_checks(replace(HOST, gpus=1), facts, 1) if check.name == "idle")
+    assert (idle.verdict, idle.found[:9]) == ("warning", "not known")
+
+
 @pytest.mark.parametrize("number", [[], {}, None, 1e300])
 def test_a_number_of_a_gpu_that_is_none_costs_no_other_fact(number: Any) -> None:
     (entry,) = json.loads(data("mi300x-static.json"))["gpu_data"]
@@ -178,7 +194,16 @@ def test_a_number_of_a_gpu_that_is_none_costs_no_other_fact(number: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("value", "number"), [(True, None), ("9" * 400, None), (None, None), ([], None), ({"value": "N/A"}, None), ("Gen 4", 4)]
+    ("value", "number"),
+    [
+        (True, None),
+        ("9" * 400, None),
+        (None, None),
+        ([], None),
+        ({"value": "N/A"}, None),
+        ("Gen 4", 4),
+        ("ERROR: GPU[1]", None),
+    ],
 )
 def test_only_numbers_are_measures(value: Any, number: Any) -> None:
     assert measure(value) == number

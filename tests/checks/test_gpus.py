@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from orchestrator.checks import nvidia_smi as nvidiasmi
 from orchestrator.checks.among import characteristics
+from orchestrator.checks.check import Check
 from orchestrator.checks.gpu_states import gpu_states, selected
+from orchestrator.checks.gpus import count_check
 from orchestrator.checks.judge import judge, unfit
 from orchestrator.errors import RunError
 from orchestrator.inventory.hosts import Host
@@ -149,3 +152,66 @@ def test_mig_instances_leave_the_facts_of_all_gpus_and_are_counted() -> None:
     assert judged(selected(facts, "MIG-0,MIG-1,MIG-2"), host)["gpus"].verdict == "ok"
     assert judged(selected(facts, "MIG-0,MIG-1"), host)["gpus"].verdict == "failed"
     assert selected(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
+
+
+# ------------------------------------------------------------------ GPUs that do not answer
+
+NOT_TOLD = ("N/A", "[N/A]", "Not Supported", "Requested functionality has been deprecated", "Insufficient Permissions")
+
+
+def smi_with(path: str, text: str) -> dict[str, Any]:
+    """Return the facts of two H100 of which the second has this text as a value."""
+    root = ElementTree.fromstring((DATA / "h100-hgx-550.xml").read_text().partition("?>")[2].strip())
+    node = root.findall("gpu")[1]
+    for name in path.split("/"):
+        below = node.find(name)
+        node = ElementTree.SubElement(node, name) if below is None else below
+    node.text = text
+    return nvidiasmi.gpu_facts(ElementTree.tostring(root, encoding="unicode"))
+
+
+def verdict_with(path: str, text: str) -> Check:
+    return count_check(HOST, smi_with(path, text), 2)
+
+
+@pytest.mark.parametrize("path", [*sorted(nvidiasmi._NUMERIC), "ecc_mode/current_ecc", "product_name", "fabric/status"])
+@pytest.mark.parametrize("text", ["GPU requires reset", "[Unknown Error]", "ERR!", "Unknown", "GPU is lost"])
+def test_an_error_in_place_of_any_value_that_is_read_fails_the_gpu(path: str, text: str) -> None:
+    check = verdict_with(path, text)
+    assert check.verdict == "failed" and check.found.startswith("GPU 1: ") and path.replace("/", ".") in check.found
+
+
+@pytest.mark.parametrize("path", sorted(nvidiasmi._NUMERIC))
+@pytest.mark.parametrize("text", NOT_TOLD)
+def test_a_value_that_a_gpu_does_not_have_is_no_fault(path: str, text: str) -> None:
+    assert verdict_with(path, text).verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "verdict"),
+    [
+        ("fan_speed", "Unknown Error", "warning"),
+        ("fan_speed", "GPU requires reset", "failed"),
+        ("product_brand", "Unknown", "ok"),
+        ("gpu_recovery_action", "None", "ok"),
+        ("gpu_recovery_action", "Drain and Reset", "failed"),
+        ("gpu_reset_status/reset_required", "No", "ok"),
+        ("gpu_reset_status/reset_required", "Yes", "failed"),
+        ("pstate", "GPU is lost", "failed"),
+        ("inforom_version/ecc_object", "Corrupted infoROM", "failed"),
+    ],
+)
+def test_elsewhere_an_error_is_told_and_one_that_ends_all_work_fails_the_gpu(path: str, text: str, verdict: str) -> None:
+    assert verdict_with(path, text).verdict == verdict
+
+
+def test_only_the_gpus_of_a_run_have_to_answer() -> None:
+    facts = smi_with("utilization/gpu_util", "GPU requires reset")
+    assert count_check(replace(HOST, gpus=1), selected(facts, "0"), 1).verdict == "ok"
+    assert count_check(replace(HOST, gpus=1), selected(facts, "1"), 1).verdict == "failed"
+
+
+def test_gpus_of_which_neither_memory_nor_use_is_told_are_not_called_idle() -> None:
+    gpus = [{**gpu, "used_mib": None, "utilization": None} for gpu in healthy()["gpus"]]
+    verdict, found = verdict_of("idle", healthy() | {"gpus": gpus})
+    assert verdict == "warning" and "of GPU 0,1" in found

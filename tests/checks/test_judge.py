@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks.among import same_machine, shared, unlike
+from orchestrator.checks.among import local_routes, same_machine, shared, unlike
 from orchestrator.checks.check import NAMES
 from orchestrator.checks.facts import ports_of
 from orchestrator.checks.judge import among, judge
@@ -101,6 +101,9 @@ def test_every_check_is_documented() -> None:
         ([port("a"), port("b", rate="100 Gb/sec (4X EDR)")], "warning", "b:1 at 100 Gb/s"),
         ([port("a"), port("b", rate="25 Gb/sec (1X EDR)", link_layer="Ethernet", gids=[[3, IPV4, "RoCE v2", "eth1"]])], "ok",
          "2 of 2 ports active, 1 InfiniBand at 400 Gb/s, 1 RoCE at 25 Gb/s, RoCE v2 for IPv4 at GID 3"),
+        ([port("a"), port("b", "6: ACTIVE_DEFER")], "warning", "b:1 ACTIVE_DEFER"),
+        ([port("a"), port("b", "")], "warning", "b:1 in an unreadable state"),
+        ([port("a"), port("b", rate="")], "warning", "b:1 at an unknown rate"),
         ([port("a", link_layer="Ethernet", gids=[[0, IPV4, "IB/RoCE v1", "eth1"]])], "warning", "no RoCE v2 GID on a:1"),
     ],
 )  # fmt: skip
@@ -144,6 +147,32 @@ def test_the_way_to_the_master_is_judged(changes: dict[str, Any], verdict: str, 
 )
 def test_the_own_name_must_stand_for_an_address_that_others_reach(addresses: list[str], verdict: str) -> None:
     assert verdict_of("hostname", healthy(hostname_addresses=addresses))[0] == verdict
+    if addresses == ["127.0.1.1"]:  # which Gloo announces where it is told no interface
+        host = replace(HOST, vars={"data_dir": "/data"})
+        assert verdict_of("hostname", healthy(hostname_addresses=addresses, interface=None), host)[0] == "failed"
+
+
+def seen_from(boot: str, **routes: str) -> dict[str, Any]:
+    local = next(iter(routes.values())) == "lo"
+    return {
+        "boot_id": boot,
+        "routes": routes,
+        "route": {"interface": "lo" if local else "eth0", "local": local, "to": "10.0.0.1"},
+    }
+
+
+def test_a_node_that_finds_itself_at_the_address_of_another_is_refused() -> None:
+    facts = {"localhost": seen_from("a", brutus="eth0"), "brutus": seen_from("b", localhost="lo")}
+    (check,) = local_routes(facts)
+    assert (check.host, check.verdict, check.found) == ("brutus", "failed", "localhost leads to this node itself, through lo")
+    assert "route" not in judged(healthy(route={"interface": "lo", "local": True}))
+    third = facts | {"brutus": seen_from("b", head="eth0", localhost="lo")}  # a neighbour, not the master
+    assert [check.verdict for check in local_routes(third)] == ["failed"]
+
+
+def test_nodes_of_a_rehearsal_on_one_machine_find_each_other_on_it() -> None:
+    facts = {"a": seen_from("x", b="lo"), "b": seen_from("x", a="lo")}
+    assert [check.verdict for check in local_routes(facts)] == ["ok", "ok"]
 
 
 # ------------------------------------------------------------------ host

@@ -156,6 +156,19 @@ def test_columns_of_network_devices_and_places_are_read() -> None:
     assert (container["cpus"], container["numa"]) == (["", ""], ["", ""])
 
 
+@pytest.mark.parametrize("name", ["rocep12s0", "ionic_0", "mana_0", "roceP2p1s0f0", "hns_0", "NIC0", "cxgb4_0"])
+def test_a_network_device_of_any_name_has_the_column_of_its_own(name: str) -> None:
+    head = f"\tGPU0\tGPU1\t{name}\tmlx5_1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    found = topology(f"{head}GPU0\t X \tNV12\tPXB\tSYS\tN/A\t1\t\tN/A\nGPU1\tNV12\t X \tSYS\tPXB\t0-9\t0\t\tN/A\n")
+    assert found and found["devices"] == ["GPU0", "GPU1", name, "mlx5_1"]
+    assert found["links"] == {"GPU0": "X NV12 PXB SYS", "GPU1": "NV12 X SYS PXB"}
+    assert (found["cpus"], found["numa"]) == (["", "0-9"], ["1", "0"])
+
+
+def test_a_matrix_with_a_cell_too_few_is_none_rather_than_shifted() -> None:
+    assert topology("\tGPU0\tGPU1\tmlx5_0\nGPU0\t X \tNV1\tPIX\nGPU1\t X \tPIX\tSYS\n") is None
+
+
 @pytest.mark.parametrize("text", ["", "Failed to initialize NVML", "\tGPU0\tGPU1\nGPU0\t X \n", "\tGPU0\nGPU0\t <b>\n"])
 def test_what_is_no_matrix_is_none(text: str) -> None:
     assert topology(text) is None

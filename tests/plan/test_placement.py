@@ -74,6 +74,19 @@ def test_too_few_hosts_are_counted_and_named_folded() -> None:
     )
 
 
+def at(*addresses: str) -> list[Host]:
+    return [Host(f"n{at}", address, gpus=2) for at, address in enumerate(addresses)]
+
+
+@pytest.mark.parametrize("local", ["localhost", "127.0.1.1", "::1", "localhost.localdomain"])
+def test_a_node_at_an_address_of_the_loopback_is_refused_beside_others(local: str) -> None:
+    for hosts_ in (at(local, "brutus"), at("brutus", local)):
+        with pytest.raises(ConfigError, match=f"all nodes of a run can reach, got {local}"):
+            place(wanted(2, 2), hosts_, 20000)
+    assert place(wanted(1, 2), at(local, "brutus"), 20000).master_addr == local
+    assert place(wanted(2, 2), at("127.0.0.2", "127.0.0.3"), 20000).world_size == 4  # a rehearsal on one machine
+
+
 def test_too_few_gpus_are_named_with_the_hosts_that_lack_them() -> None:
     with pytest.raises(ConfigError) as caught:
         place(wanted(3, 8), hosts(8, 4, 8, 4), 20000)
