@@ -37,7 +37,7 @@ from orchestrator.plan.spec import as_written
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line
 from orchestrator.results import RunResult
-from orchestrator.results.numbers.throughput import Terms
+from orchestrator.results.numbers.throughput import Terms, speed_of_line
 
 __all__ = ["Progress", "write"]
 
@@ -85,12 +85,18 @@ class Progress:
         self._begin(None)
 
     def _begin(self, run: PlannedRun | None) -> None:
-        """Reset the state for a new run. ``measured`` is the number of steps after the warm-up with a logged speed, and the sum
-        of the inverses of these speeds (s/sample)."""
+        """Reset the state for a new run. ``speed`` is the last one in its log, in the unit of the run; ``measured`` is
+        the number of steps after the warm-up with a logged speed, and the sum of the inverses of these speeds."""
         self.run, self.run_began = run, time.monotonic()
         self.states: dict[str, str] = {}
         self.step, self.speed, self.log = 0, 0.0, b""
         self.measured = (0, 0.0)
+
+    @property
+    def unit(self) -> str:
+        """The unit of the speed of the current run."""
+        speed = self.run.folder.framework.measure.speed if self.run else None
+        return speed.unit if speed else ""
 
     def _settings(self, run: PlannedRun) -> dict[str, str]:
         """Return what tells a run apart from others of the bench and is not in its id."""
@@ -177,22 +183,22 @@ class Progress:
         if result.has_failed:
             return ", no number"
         lines, sum_of_inverse = self.measured
-        return f", about {lines / sum_of_inverse:.1f} samples/s" if lines and result.state == "incomplete" else ""
+        return f", about {lines / sum_of_inverse:.1f} {self.unit}" if lines and result.state == "incomplete" else ""
 
     def _read(self, data: bytes) -> None:
         """Read current step and speed from the first rank's log, for display only; results come from the collected files."""
         if self.run is None:
             return
         self.log = (self.log + data)[-65536:]
-        terms = Terms.of(self.run.spec, self.run.folder.framework.log.with_options(self.run.spec.options))
+        spec = self.run.spec
+        grammar = self.run.folder.framework.log.with_options(spec.options)
+        terms = Terms.of(spec, grammar)
         whole = self.log[: 1 + max(self.log.rfind(b"\n"), self.log.rfind(b"\r"))]  # an incomplete line may end within a number
-        for sample in parse(whole, self.run.folder.framework.log).samples:
+        for sample in parse(whole, grammar).samples:
             if sample.step <= self.step:
                 continue
-            self.step, speed = sample.step, sample.samples_per_s
-            if sample.step_time_s and sample.samples:
-                speed = speed or sample.samples / sample.step_time_s
+            self.step, speed = sample.step, speed_of_line(sample, terms)
             if speed:
-                self.speed = speed * terms.ranks
+                self.speed = speed * spec.items
                 if sample.step > terms.warmup_steps:
                     self.measured = self.measured[0] + 1, self.measured[1] + 1 / self.speed

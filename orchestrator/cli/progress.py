@@ -63,7 +63,7 @@ class _View(Progress):
         if self.run:
             spec = self.run.spec
             grid.add_row("now", f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} repeat {self.run.repeat}", "")
-            grid.add_row("step", f"{self.step} of {spec.steps}", f"{self.speed:.1f} samples/s" if self.speed else "")
+            grid.add_row("step", f"{self.step} of {spec.steps}", f"{self.speed:.1f} {self.unit}" if self.speed else "")
             grid.add_row("nodes", ", ".join(f"{fold(names)} {state}" for state, names in self._by_state().items()), "")
         return grid
 

@@ -16,7 +16,7 @@ from orchestrator.errors import ConfigError, DataError, OrchError, RunError, rec
 from orchestrator.inventory import fold
 from orchestrator.logs import is_named, nccl
 from orchestrator.logs.parse import Parsed
-from orchestrator.plan.measures import LANGUAGE_MODEL, TOKENS_PER_S
+from orchestrator.plan.measures import LANGUAGE_MODEL, SAMPLES_PER_S, TOKENS_PER_S
 from orchestrator.plan.placement import Slot
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, log_bytes
@@ -154,7 +154,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         notes += verify_training(samples, terms)
         clock = Clock(arrivals, _life_s(records[holders[0].host]))
         notes += verify_clock(samples, measured, window, clock, Sizes(spec.nodes, spec.world_size))
-    notes += _disagreement(disagreement(samples, terms), measured.samples_per_s)
+    notes += _disagreement(disagreement(samples, terms), measured.samples_per_s, spec.items)
     printed = {name: finest for log in sampled for name, finest in log.resolution.items()}
     resolution = resolution_of_speed(samples, terms, measured, printed)
     rank_parts, unusable = parts_of_ranks(parsed, planned.slots, spec)
@@ -309,12 +309,15 @@ def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]])
     return []
 
 
-def _disagreement(other_measure: tuple[str, float] | None, speed: float) -> list[str]:
-    """Return a qualification if a log's own rates or step times contradict the time that passed according to it."""
+def _disagreement(other_measure: tuple[str, float] | None, speed: float, items: int) -> list[str]:
+    """Return a qualification if a log's own rates or step times contradict the time that passed according to it.
+
+    A sample counts as ``items`` tokens."""
     if not other_measure:
         return []
     name, other = other_measure
-    speeds = f"{written(other)} samples/s by its {name}, {written(speed)} by the elapsed time"
+    unit = (TOKENS_PER_S if items > 1 else SAMPLES_PER_S).unit
+    speeds = f"{written(other * items)} {unit} by its {name}, {written(speed * items)} by the elapsed time"
     return [f"the log disagrees with itself: {speeds}"]
 
 

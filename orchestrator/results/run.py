@@ -100,6 +100,11 @@ class RunResult:
         return self.throughput.samples_per_s * self._items if self.throughput else None
 
     @property
+    def pace(self) -> tuple[tuple[float, float], ...]:
+        """The points of its tempo with speeds in the unit of its measure's speed; empty without steps."""
+        return tuple((at, speed * self._items) for at, speed in self.tempo.points) if self.tempo else ()
+
+    @property
     def begins_too_early(self) -> bool:
         """Whether its window begins before its steady state, as far as that can be learned from its steps."""
         if self.throughput is None or self.steady is None:

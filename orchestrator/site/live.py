@@ -28,7 +28,7 @@ from orchestrator.report.html.sparkline import bar, sparkline
 from orchestrator.report.text import visible
 from orchestrator.results import RUNNING, RunResult
 from orchestrator.results.bench import placed
-from orchestrator.results.numbers.throughput import Terms
+from orchestrator.results.numbers.throughput import Terms, speed_of_line
 from orchestrator.results.planned import Counts, planned_runs
 from orchestrator.results.read import read_run
 from orchestrator.results.telemetry.use import node_use
@@ -272,10 +272,10 @@ def _step(manifest: Manifest, log: bytes) -> list[str]:
     samples = parse(log[: 1 + log.rfind(b"\n")], manifest.grammar).samples
     if not samples:
         return []
-    terms, last = Terms.of(manifest.spec, manifest.grammar), samples[-1]
-    speed = last.samples_per_s or (last.samples / last.step_time_s if last.step_time_s and last.samples else 0.0)
-    words = [f"step {last.step} of {manifest.spec.steps}"]
-    return [*words, f"{speed * terms.ranks:.1f} samples/s in it"] if speed else words
+    spec, measured, last = manifest.spec, manifest.measure.speed, samples[-1]
+    speed = speed_of_line(last, Terms.of(spec, manifest.grammar))
+    words = [f"step {last.step} of {spec.steps}"]
+    return [*words, f"{speed * spec.items:.1f} {measured.unit} in it"] if speed and measured else words
 
 
 def _nodes(

@@ -66,6 +66,18 @@ def test_a_run_that_is_under_way_is_shown_by_what_its_nodes_say(under_way: Bench
     assert "\x1b" not in text and "[2J[2/3] a-2 �" in text and text.count("<polyline") == 1
 
 
+def test_the_speed_of_a_language_model_under_way_counts_tokens(under_way: BenchDir) -> None:
+    planned = manifest("a-2", 2) | {"outcome": None}
+    planned["spec"]["step"] = {"tokens": 64}
+    planned["framework"] = planned["framework"] | {"measures": "language_model"}
+    under_way.run("a-2").write_manifest(planned)
+    lines = step_lines(0.5, 7).encode()
+    with owned(under_way):
+        seen = {"node1": Seen(True, {"rank-0.out": len(lines)}, lines, SAMPLES)}
+        shown = Live(under_way.path.parent, lambda _: seen).bench("a")
+    assert shown.run_words[1:] == ("step 7 of 12", "8192.0 tokens/s in it")
+
+
 def test_a_run_that_was_not_started_is_to_come_only_while_a_controller_runs_its_bench(under_way: BenchDir) -> None:
     with owned(under_way):
         shown = Live(under_way.path.parent, lambda _: {}).bench("a")

@@ -140,10 +140,10 @@ def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:
     return inline(figure, f"Speed of {plural(len(turns), 'repeat')} in execution order", prefix)
 
 
-def tempo(turns: Sequence[Turn], prefix: str) -> str:
+def tempo(turns: Sequence[Turn], row: Row, prefix: str) -> str:
     """Draw the speed of each run of a configuration over time. Warm-up is shaded and left of 0."""
     figure, axes = new_axes()
-    runs = [turn.result.tempo.points for turn in turns if turn.result.tempo]
+    runs = [turn.result.pace for turn in turns if turn.result.tempo]
     begins = min((points[0][0] for points in runs), default=0.0)
     if begins < 0:
         axes.axvspan(begins, 0, color=COLOURS["grid"], linewidth=0)
@@ -153,8 +153,8 @@ def tempo(turns: Sequence[Turn], prefix: str) -> str:
         axes.plot(*columns(points[::stride]), color=COLOURS["one"], linewidth=1.1 if stride == 1 else 0.6, alpha=0.75)
     axes.margins(x=0.01)
     axes.set_ylim(0, 1.08 * max((speed for points in runs for _, speed in points), default=1.0))
-    put_words(figure, "speed of each step, samples/s", below="seconds from the start of the window")
-    return inline(figure, f"Samples per second over time in {plural(len(runs), 'run')}, warm-up and window", prefix)
+    put_words(figure, f"speed of each step, {row.unit}", below="seconds from the start of the window")
+    return inline(figure, f"Speed over time in {plural(len(runs), 'run')}, warm-up and window", prefix)
 
 
 def ranks(turns: Sequence[Turn], prefix: str) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.analysis.explain import Explanation
 from orchestrator.analysis.hang import Hang
@@ -42,6 +42,9 @@ _MANY_CHARTS = 150
 """From this number on, charts are drawn in processes: a chart takes 25 ms, the start of a process 1 s."""
 _PROCESSES = 2
 """Each process needs 80 MiB."""
+_OF_REPEATS = ("average_speed", "median_speed", "median", "min", "max")
+"""Columns that describe the repeats as they are."""
+_NAMES = {"average_speed": "average", "median_speed": "median"}
 _SHAPES = 6
 """Shapes that the title lists."""
 _VARIANTS = 8
@@ -63,6 +66,11 @@ class _Series:
     charts: tuple[str, ...]
     is_ideal: bool
     references: tuple[ReferenceTable, ...]
+
+    @property
+    def unit(self) -> str:
+        """The unit of its speeds."""
+        return self.cells[0].row.unit
 
 
 def render(
@@ -92,7 +100,7 @@ def render(
             title=summary.label or subject(summary) or account.bench_id,
             subject=subject(summary) if summary.label else "",
             overview=_overview(summary),
-            columns=COLUMNS,
+            arranged=_arranged,
             series=series,
             sheets=tuple(_sheets(summary)),
             metrics=tuple(_metrics(summary, turns)),
@@ -107,6 +115,7 @@ def render(
             explained=_explained(explained),
             traces=traces.table(profiles, explained) if profiles else None,
             parts=charts.PARTS,
+            counted=" or ".join(dict.fromkeys(of_one.unit.removesuffix("/s") for of_one in series)) or "samples",
             placed=_placements(account.placed),
             variants=_VARIANTS,
             details=details,
@@ -123,10 +132,32 @@ def subject(summary: Summary) -> str:
     return f"{words[0]} {words[1]} with {words[2]} on {shown}" if entries else ""
 
 
+class _Arranged(NamedTuple):
+    """A table as the page shows it: a row has a text and what stands below it for each column."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, str], ...], ...]
+
+
+def _arranged(table: Table) -> _Arranged:
+    """Return a table with each interval below its value, and with what describes the repeats at the right end, where a narrow
+    window cuts it off; a table without footnotes has no notes."""
+    keys = [(place, name) for place, name in enumerate(table.columns) if place < table.keys]
+    numbers = [(place, name) for place, name in enumerate(table.columns) if place >= table.keys]
+    below = {place - 1: place for place, name in numbers if name.endswith("95%")}
+    if not table.footnotes:
+        numbers = [(place, name) for place, name in numbers if name != "notes"]
+    shown = [*keys, *((place, name) for place, name in numbers if place - 1 not in below)]
+    shown.sort(key=lambda column: column in numbers and column[1] in _OF_REPEATS)
+    names = (_NAMES.get(name, name) if column >= table.keys else name for column, name in shown)
+    rows = (tuple((row[place], row[below[place]] if place in below else "") for place, _ in shown) for row in table.rows)
+    return _Arranged(tuple(names), tuple(rows))
+
+
 def _overview(summary: Summary) -> tuple[Table, ...]:
-    """Return the tables of speeds that show several series next to each other."""
+    """Return the tables of speeds that show several series next to each other, without notes: each series has its own."""
     speeds = summary.of_training()
-    return tuple(table for table in tables(speeds) if len(table.columns) > len(COLUMNS))
+    return tuple(replace(table, footnotes=()) for table in tables(speeds) if len(table.columns) > len(COLUMNS))
 
 
 def _sheets(summary: Summary) -> Iterator[tuple[Table, ...]]:
@@ -194,9 +225,9 @@ def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
     turns = sorted((turn for turn in turns if turn.result.state != RUNNING), key=lambda turn: turn.order)
     candidates: list[tuple[bool, _Job]] = [
         (bool(turns), (charts.repeats, (turns, row, f"{prefix}a-"))),
-        (any(turn.result.tempo for turn in turns), (charts.tempo, (turns, f"{prefix}b-"))),
+        (any(turn.result.tempo for turn in turns), (charts.tempo, (turns, row, f"{prefix}b-"))),
         (any(turn.result.by_rank for turn in turns), (charts.ranks, (turns, f"{prefix}c-"))),
-        (any(turn.result.use for turn in turns), (use_charts.use, (turns, f"{prefix}e-"))),
+        (any(turn.result.use for turn in turns), (use_charts.use, (turns, row.unit, f"{prefix}e-"))),
         (any(turn.account.phases or turn.account.nodes for turn in turns), (charts.timeline, (turns, f"{prefix}d-"))),
     ]
     return [job for applies, job in candidates if applies]

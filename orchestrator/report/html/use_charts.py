@@ -21,16 +21,16 @@ __all__ = ["use"]
 _PANEL = 96
 _OF_NODES = ("one", "two", "three", "four")
 """Colours of nodes; of more than these, all have the first."""
-_SPEED = "speed of each step, samples/s"
 
 
-def use(turns: Sequence[Turn], prefix: str) -> str:
-    """Draw what was sampled of each node over time, all repeats on top of each other, below the speed of their steps."""
+def use(turns: Sequence[Turn], unit: str, prefix: str) -> str:
+    """Draw what was sampled of each node over time, all repeats on top of each other, below the speed of their steps in
+    ``unit``."""
     sampled = [turn.result for turn in turns if turn.result.use]
     hosts = list(dict.fromkeys(node.host for run in sampled if run.use for node in run.use.nodes))
     colours = {host: _OF_NODES[place] if len(hosts) <= len(_OF_NODES) else _OF_NODES[0] for place, host in enumerate(hosts)}
     lines: dict[str, list[tuple[str, Sequence[tuple[float, float]]]]] = {
-        _SPEED: [("ink", run.tempo.points) for run in sampled if run.tempo]
+        f"speed of each step, {unit}": [("ink", run.pace) for run in sampled if run.tempo]
     }
     for run in sampled:
         for node in run.use.nodes if run.use else ():

@@ -38,6 +38,7 @@ __all__ = [
     "scaling_efficiency",
     "speedup",
     "spread",
+    "speed_of_line",
     "step_times",
     "stretches",
     "throughput",
@@ -119,6 +120,15 @@ def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
     if not 0 < speed < ABSURD:
         raise DataError(f"expected a speed above 0, got {speed:g} samples/s", kind="result_invalid")
     return Throughput(speed, number, seconds, terms.warmup_steps + 1, terms.steps)
+
+
+def speed_of_line(sample: StepSample, terms: Terms) -> float | None:
+    """Return samples/s of the run by one line of its log, for a display; None if the line has neither a rate nor a time."""
+    if sample.samples_per_s:
+        return sample.samples_per_s * terms.ranks
+    if sample.steps_per_s:
+        return sample.steps_per_s / terms.steps_in_one * terms.global_batch
+    return terms.global_batch / sample.step_time_s if sample.step_time_s else None
 
 
 def step_times(samples: Sequence[StepSample], terms: Terms) -> tuple[float, ...]:

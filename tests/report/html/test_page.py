@@ -49,6 +49,35 @@ def test_a_sweep_has_a_table_of_all_its_configurations(tmp_path: Path) -> None:
     assert "<h2>pytorch resnet50 fp16 b16 synthetic NCCL_ALGO=Ring bucket_cap_mb=100</h2>" in text
 
 
+def of_tokens(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+    """Make a run of `build` one of a language model whose samples are sequences of 64 tokens."""
+    planned["spec"]["step"] = {"tokens": 64}
+    planned["framework"]["measures"] = "language_model"
+
+
+def test_the_page_of_a_language_model_counts_tokens_and_nothing_else(tmp_path: Path) -> None:
+    bench = BenchDir.create(tmp_path, {"bench_id": "b", "created": "", "runs": ["r0", "r1"]})
+    for name in ("r0", "r1"):
+        build(bench, name, of_tokens)
+    results = read_bench(bench)
+    text = page(of_bench(planned_runs(bench, results)), results, account_of(bench, results))
+    # 4 ranks x 16 sequences of 64 tokens in 0.5 s
+    assert "<strong>8192.00</strong> tokens/s" in text and "Speeds in tokens/s" in text
+    assert "speed of each step, tokens/s" in text and "repeats, tokens/s" in text and "<dd>tokens of the window" in text
+    assert [speed for run in results for _, speed in run.pace] == [8192.0] * 2 * 12
+    assert "samples" not in re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+
+
+def test_intervals_stand_below_their_values_and_what_describes_the_repeats_at_the_end(tmp_path: Path) -> None:
+    text = shown(tmp_path, [100, 25])
+    section = text[text.index('<section id="s1">') : text.index('<section id="s2">')]
+    ends = ["speed", "ms/step", "per rank", "speedup", "efficiency", "notes", "average", "median", "min", "max"]
+    assert re.findall(r"<th(?: [^>]*)?>(.*?)</th>", section)[: 2 + len(ends)] == ["case", "n", *ends]
+    (cell,) = re.findall(r'<td>([0-9.]+)<span class="range">(.*?)</span></td><td>[0-9.]+</td>', section)[:1]
+    assert cell[1] == "–", "one repeat has no interval"
+    assert re.search(r'<td class="marks"><a href="#s1n1">1</a>', section) and '<li id="s1n1">' in section
+
+
 def test_a_bench_without_a_sweep_has_none(tmp_path: Path) -> None:
     assert '<section id="o1">' not in shown(tmp_path, [25])
 

@@ -34,7 +34,7 @@ def turn(*nodes: NodeUse) -> Turn:
 
 
 def drawn(*turns: Turn) -> ET.Element:
-    return ET.fromstring(use_charts.use(turns, "x-"))
+    return ET.fromstring(use_charts.use(turns, "samples/s", "x-"))
 
 
 def power(watts: float) -> Line:

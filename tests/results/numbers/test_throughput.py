@@ -23,6 +23,7 @@ from orchestrator.results.numbers.throughput import (
     median,
     published,
     scaling_efficiency,
+    speed_of_line,
     speedup,
     spread,
     step_times,
@@ -64,6 +65,14 @@ def test_evidence(name: str, samples: list[StepSample], terms: dict[str, Any], s
 
 def test_the_result_says_samples_seconds_and_steps() -> None:
     assert throughput(CLOCK, TERMS) == Throughput(128.0, 128, 1.0, 3, 6)
+
+
+def test_a_line_shows_the_speed_of_the_run_by_its_rate_or_its_time() -> None:
+    terms = Terms(2, 12, 64, ranks=4, steps_in_one=2)
+    assert speed_of_line(StepSample(3, samples_per_s=16.0, step_time_s=1.0), terms) == 64.0
+    assert speed_of_line(StepSample(3, steps_per_s=4.0), terms) == 128.0
+    assert speed_of_line(StepSample(3, step_time_s=0.5), terms) == 128.0
+    assert speed_of_line(StepSample(3, timestamp=9.0), terms) is None
 
 
 def test_logged_sample_counts_are_evidence_and_per_process_ones_count_for_all_ranks() -> None:
