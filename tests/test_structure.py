@@ -61,7 +61,7 @@ DOORS = {
     "cli": "process",
     "controller": "busy controller earlier events fitness peer stopping",
     "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
-    "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
+    "logs": "failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line containers environment expectations folders framework job measures payload "

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from orchestrator.controller.blame import with_cause
 from orchestrator.controller.busy import is_busy, wait_until_free
 from orchestrator.controller.events import LeftOut, RunBegun, RunOver
 from orchestrator.controller.launch import Launch, Outcome
 from orchestrator.controller.members import Members
 from orchestrator.controller.reattach import Trace, find
+from orchestrator.controller.root_cause import with_cause
 from orchestrator.controller.spares import lost_hosts
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError

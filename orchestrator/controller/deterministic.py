@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from orchestrator.controller.root_cause import find_failure
 from orchestrator.errors import DataError, OrchError
 from orchestrator.logs import is_named
-from orchestrator.logs.failure_table import KNOWN
 from orchestrator.logs.failures import LAST_OUTPUT
 from orchestrator.logs.parse import parse
 from orchestrator.plan import RunSpec
@@ -32,7 +32,6 @@ _READ_BYTES = 1 << 20
 _OF_THE_PROGRAM = ("rank_failed", "output_limit", "result_invalid", "log_unmatched")
 _USAGE_CODES = {2, 126, 127}
 """Wrong arguments, a file that cannot be executed, and a command that was not found, as shells and argument parsers exit."""
-_AT_START = {known.cause for known in KNOWN if known.kind in ("missing_module", "missing_library", "not_found", "no_slots")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +79,15 @@ def deterministic_failure(
 def _ending(error: OrchError) -> tuple[str, str, str]:
     """Return what two runs that failed for the same cause have in common: no host, no rank, and no numbers of one run."""
     message = error.message if "exit code" in error.message else re.sub(r"[0-9][0-9.]*", "#", error.message)
-    cause = "" if error.cause.startswith(LAST_OUTPUT) else error.cause
+    said = "" if error.cause.startswith(LAST_OUTPUT) else error.cause
+    cause = re.sub(r"[0-9][0-9.]*", "#", said)
     return error.kind, re.sub(r"\brank [0-9]+", "rank #", message), cause
 
 
 def _fails_at_start(run: RunDir, error: OrchError) -> bool:
-    """Return whether a program failed before its first step on the first node of its run, with an exit code or a cause that
-    belongs to its start."""
+    """Return whether a program failed before its first step on the first node of its run, with an
+    exit code that belongs to its start, or because of a cause that does. A line that is not part of
+    what ended the program is not enough: other runs may get past it."""
     with suppress(DataError, OSError):
         planned = read_manifest(run)
         first = planned.slots[0].host
@@ -95,7 +96,12 @@ def _fails_at_start(run: RunDir, error: OrchError) -> bool:
             return False
         codes: set[int | None] = {rank.code for rank in record.ranks if rank.code}
         codes = codes or {record.code}
-        if not codes & _USAGE_CODES and error.cause.partition("; ")[0] not in _AT_START:
+        failure = find_failure(error, run)
+        is_of_start = failure is not None and failure.is_of_start
+        if codes & _USAGE_CODES:
+            if failure and not is_of_start:
+                return False
+        elif not is_of_start or not failure or not failure.is_end:
             return False
         names = [name for name in record.files if is_named(name, planned.grammar.files)]
         return not any(parse(first_bytes(run, first, name, _READ_BYTES), planned.grammar).samples for name in names)

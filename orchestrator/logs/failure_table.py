@@ -1,282 +1,198 @@
-"""Known failures of training programs and the words that show them, for `orchestrator.logs.failures`.
+"""Known failures of training programs, as rows of a table, for `orchestrator.logs.failures`.
 
-Each pattern is part of a message as the program prints it. Quantifiers are bounded and never nested, so that the time for a
-hostile line is at most proportional to its length.
+A line has the kind of the first row that is in it, so a row with more precise words stands before
+one with wider words.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from orchestrator.logs.gpu_failures import GPU
+from orchestrator.logs.known_failure import known
+from orchestrator.logs.network_failures import NETWORK, TIME_LIMITS
 
-__all__ = ["CAUSE", "CONSEQUENCE", "KNOWN", "SYMPTOM", "KnownFailure"]
+__all__ = ["KNOWN"]
 
-CAUSE, SYMPTOM, CONSEQUENCE = 3, 2, 1
-"""Weights of lines: a cause explains the failure, a symptom does not, a consequence only reports another process."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownFailure:
-    """One known failure. A line shows it if it matches ``pattern`` but not ``unless``, a harmless use of the same words."""
-
-    kind: str
-    weight: int
-    cause: str
-    remedy: str
-    pattern: re.Pattern[str]
-    unless: re.Pattern[str] | None = None
-
-
-def _known(kind: str, weight: int, cause: str, remedy: str, words: tuple[str, ...], unless: str = "") -> KnownFailure:
-    pattern = re.compile("|".join(words), re.IGNORECASE)
-    return KnownFailure(kind, weight, cause, remedy, pattern, re.compile(unless, re.IGNORECASE) if unless else None)
-
-
-_SMALLER = "lower --batch-size, or end other processes on the device: see nvidia-smi"
-
-KNOWN = (
-    _known(
-        "out_of_memory",
-        CAUSE,
-        "the GPU had no memory left",
-        _SMALLER,
-        (
-            "CUDA out of memory",
-            r"CUDA error: out of memory",
-            "CUDA_ERROR_OUT_OF_MEMORY",
-            "cudaErrorMemoryAllocation",
-            r"torch(?:\.cuda)?\.OutOfMemoryError",
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "CUDNN_STATUS_ALLOC_FAILED",
-            r"OOM when allocating tensor",
-            r"ResourceExhaustedError",
-            r"Resource exhausted: Out of memory",
-            r"RESOURCE_EXHAUSTED: Out of memory",
-            "Out of memory error on GPU",
-            "HIP out of memory",
-            "Cuda failure 'out of memory'",
-        ),
-        unless="the caller indicates that this is not a failure",
+_MEMORY_AND_LIMITS = (
+    known(
+        "memlock",
+        "the limit of locked memory is too low for InfiniBand",
+        "raise memlock on the node: ulimit -l, /etc/security/limits.d, LimitMEMLOCK of sshd or"
+        " slurmd, or --ulimit memlock=-1 of a container",
+        r"\bib[vu]?_\w{1,40}.{0,120}Cannot allocate memory",
+        "max(?:imum)? locked memory",
+        "RLIMIT_MEMLOCK",
+        "trying to\\s+allocate some locked memory",
+        unless="cannot modify limit",
+        explains=("nccl_system_error",),
     ),
-    _known(
-        "host_out_of_memory",
-        CAUSE,
-        "the node had no memory left",
-        "lower --batch-size or --gpus, or free memory on the node",
-        (
-            r"\bMemoryError\b",
-            "Cannot allocate memory",
-            "DefaultCPUAllocator: can't allocate memory",
-            "std::bad_alloc",
-            r"Out of memory: Killed process",
-            "oom-kill:",
-            "Detected [0-9]{1,6} oom[-_]kill event",
-        ),
+    known(
+        "open_files",
+        "the limit of open files was reached",
+        "raise ulimit -n on the node, or use fewer loader workers",
+        "Too many open files",
+        r"\bE[NM]FILE\b",
+        # The limit of inotify is another one, and only watchers of files need it.
+        unless="inotify",
     ),
-    _known(
+    known(
         "shared_memory",
-        CAUSE,
         "the node's /dev/shm is full",
         "give the node more shared memory (docker run --shm-size), or use fewer loader workers",
-        (
-            "insufficient shared memory",
-            "out of shared memory",
-            r"unable to (?:open|write to|allocate) shared memory",
-            r"No space left on device.{0,80}/dev/shm",
-            r"/dev/shm.{0,120}No space left on device",
-            r"DataLoader worker \(pid [0-9(), ]{1,20}\) is killed by signal: Bus error",
-        ),
+        "insufficient shared memory",
+        "out of shared memory",
+        r"unable to (?:open|write to|allocate|resize) shared memory",
+        r"No space left on device.{0,80}/dev/shm",
+        r"/dev/shm.{0,120}No space left on device",
+        r"posix_fallocate failed ?: No space left on device",
+        r"failed to extend /dev/shm",
+        r"Error while creating shared memory segment",
+        r"not enough space for\s.{0,200}shared-memory backing",
+        r"DataLoader worker \(pid\(?s?\)? ?[0-9(), ]{1,60}\) is killed by signal: Bus error",
     ),
-    _known(
-        "disk_full",
-        CAUSE,
-        "a disk is full",
-        "free some space on the node, or set vars.workdir to another disk",
-        ("No space left on device", "Disk quota exceeded", r"\bENOSPC\b"),
+    known(
+        "process_limit",
+        "the limit of processes and threads was reached",
+        "raise ulimit -u or the pids limit of the control group, or lower OMP_NUM_THREADS",
+        "pthread_create\\b.{0,80}(?:failed|Resource temporarily unavailable|EAGAIN)",
+        "RLIMIT_NPROC",
+        "can't start new thread",
+        "unable to create new native thread",
+        "libgomp: Thread creation failed",
+        r"\bfork\b.{0,60}Resource temporarily unavailable",
+        r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
+        "System unable to allocate necessary resources for OMP thread",
     ),
-    _known(
-        "port_in_use",
-        CAUSE,
-        "a port that the program needs is in use",
-        "find the process that listens on it with ss -ltnp on that node; the next run gets another port automatically",
-        ("Address already in use", r"\bEADDRINUSE\b", "Could not start gRPC server", r"Port [0-9]{1,5} conflict"),
-    ),
-    _known(
-        "driver_mismatch",
-        CAUSE,
-        "the NVIDIA driver and its libraries are of different versions",
-        "reboot the node, or reload its driver: it was updated while it was loaded",
-        (
-            "Driver/library version mismatch",
-            r"kernel version [0-9.]{1,20} does not match DSO version",
-            "CUDA driver version is insufficient for CUDA runtime version",
-            "forward compatibility was attempted on non",
-            r"NVIDIA driver on your system is too old",
-            "cudaErrorInsufficientDriver",
-            "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-        ),
-    ),
-    _known(
-        "no_device",
-        CAUSE,
-        "the program found no GPU",
-        "check nvidia-smi -L on the node, and vars.cuda_visible_devices",
-        (
-            "no CUDA-capable device is detected",
-            "CUDA_ERROR_NO_DEVICE",
-            "Found no NVIDIA driver on your system",
-            "invalid device ordinal",
-            "No CUDA GPUs are available",
-            "Torch not compiled with CUDA enabled",
-        ),
-    ),
-    _known(
-        "hardware",
-        CAUSE,
-        "a GPU failed",
-        "exclude the node, and check dmesg (Xid) and nvidia-smi -q on it",
-        (
-            "uncorrectable (?:NVLink|ECC) error",
-            r"\bXid \([^)]{1,40}\): [0-9]{1,3}",
-            "GPU has fallen off the bus",
-            "CUDA_ERROR_ECC_UNCORRECTABLE",
-        ),
-    ),
-    _known(
-        "missing_module",
-        CAUSE,
-        "a Python module is missing",
-        "install it for the interpreter that vars.python of this host names",
-        (r"ModuleNotFoundError: No module named", r"ImportError: No module named"),
-    ),
-    _known(
-        "missing_library",
-        CAUSE,
-        "a shared library is missing",
-        "install it, or put its folder into LD_LIBRARY_PATH under env: in the inventory",
-        (
-            r"error while loading shared libraries",
-            r"cannot open shared object file",
-            r"undefined symbol: \S",
-            r"version `(?:GLIBC|GLIBCXX|CXXABI)_[0-9.]{1,12}' not found",
-        ),
-        # NCCL tries plug-ins, and TensorFlow TensorRT; both work without them.
-        unless=r"NCCL INFO|Could not load dynamic library|dso_loader",
-    ),
-    _known(
-        "not_found",
-        CAUSE,
-        "a file or program is missing on the node",
-        "correct the path in inventory or options, or copy the file there",
-        (r"FileNotFoundError: ", r": command not found\b", r"[]:] No such file or directory\s{0,9}$"),
-        unless=r"NCCL INFO|cannot open shared object file",
-    ),
-    _known(
-        "permission",
-        CAUSE,
-        "the login user does not have a permission that the program needs",
-        "check owner and mode of the path in the line",
-        (r"PermissionError: ", r": Permission denied\s{0,9}$", r"Operation not permitted"),
-        unless=r"Permission denied \((?:publickey|gssapi)",
-    ),
-    _known(
-        "remote_shell",
-        CAUSE,
-        "the launcher could not log in to another node",
-        "set up ssh keys between the nodes",
-        (
-            r"Permission denied \(publickey",
-            "Host key verification failed",
-            "ORTE was unable to reliably start one or more daemons",
-            "PRTE has lost communication with a remote daemon",
-            "unable to launch the specified application",
-        ),
-    ),
-    _known(
-        "no_slots",
-        CAUSE,
-        "mpirun was given too few slots",
-        "lower --gpus, or raise gpus: or slots: in the inventory",
-        ("There are not enough slots available in the system",),
-    ),
-    _known(
-        "illegal_instruction",
-        CAUSE,
-        "the program was built for another processor",
-        "install a build for this node's processor",
-        (
-            "Illegal instruction",
-            "CPU instructions that your machine doesn't have",
-            "no kernel image is available for execution on the device",
-        ),
-    ),
-    _known(
-        "collective_timeout",
-        SYMPTOM,
-        "a collective operation timed out",
-        "another rank was slow, hung or dead: check the rank with the shortest log",
-        (
-            "Watchdog caught collective operation timeout",
-            r"Some NCCL operations have failed or timed out",
-            "NCCL timeout",
-            r"Timed out waiting [0-9]{1,12} ?ms for (?:recv|send)",
-            r"wait timeout after [0-9]{1,12} ?ms",
-            "DEADLINE_EXCEEDED",
-            "Deadline Exceeded",
-            r"Timed out after [0-9]{1,9} seconds waiting for clients",
-        ),
-    ),
-    _known(
-        "nccl_system_error",
-        SYMPTOM,
-        "NCCL got a system error",
-        "run again with NCCL_DEBUG: INFO under env: in the inventory",
-        (
-            "ncclSystemError",
-            "unhandled system error",
-            "ncclUnhandledCudaError",
-            "unhandled cuda error",
-            "ncclInternalError",
-            "Got completion (?:from peer )?.{0,80}(?:with error|with status=)",
-        ),
-    ),
-    _known(
-        "no_route",
-        SYMPTOM,
-        "one node cannot reach another",
-        "check vars.interface, the addresses, and firewalls between the nodes",
-        ("No route to host", "Network is unreachable", r"connect(?:ion)? timed out", "Unable to find address for"),
-    ),
-    _known(
-        "ended_elsewhere",
-        CONSEQUENCE,
-        "another process of the run had ended",
-        "look for the first failure, on another rank or node",
-        (
-            r"connection (?:was )?(?:closed|reset|refused|aborted)",
-            "closed the connection",
-            r"\bbroken pipe\b",
-            r"remote process (?:has )?exited",
-            "ncclRemoteError",
-            r"\bChildFailedError\b",
-            r"\bECONNRESET\b",
-            r"\bEPIPE\b",
-            r"socket closed\b",
-            r"\bUNAVAILABLE: ",
-            r"Sending process group signal|Sending process [0-9]{1,9} closing signal",
-            r"SignalException: Process [0-9]{1,9} got signal",
-            r"received (?:death )?signal.{0,20}SIGTERM",
-            r"peer .{0,60}(?:is gone|went away)",
-            "Aborted by peer",
-            r"mpirun has exited due to|exited on signal [0-9]{1,2} \(Terminated\)",
-            "TCPStore.{0,60}recvValue failed",
-        ),
-    ),
-    _known(
-        "network_fallback",
-        CONSEQUENCE,
-        "NCCL found no InfiniBand and uses TCP between nodes",
-        "check ibstat on the node, and NCCL_IB_HCA; a slow link alone does not make a run fail",
-        (r"NCCL INFO NET/IB : No device found", r"NCCL INFO Using network Socket"),
+    known(
+        "host_out_of_memory",
+        "the node had no memory left",
+        "lower --batch-size or --gpus, or free memory on the node",
+        r"\bMemoryError\b",
+        "Cannot allocate memory",
+        "DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
+        "std::bad_alloc",
+        r"Out of memory: Killed process",
+        r"oom-kill:",
+        "Detected [0-9]{1,6} oom[-_]kill event",
+        r"task [0-9, -]{1,60}: Out Of Memory",
+        "cgroup out-of-memory handler",
+        "have been OOM Killed",
+        "Exceeded (?:job|step) memory limit",
+        "java.lang.OutOfMemoryError",
+        r"DataLoader worker \(pid\(?s?\)? ?[0-9(), ]{1,60}\) is killed by signal: Killed",
     ),
 )
+
+_FILES = (
+    known(
+        "exec_format",
+        "the program was built for another kind of processor",
+        "install a build for this node's processor: see uname -m",
+        "Exec format error",
+        "cannot execute binary file",
+        "image platform .{0,80}does not match",
+        is_often_harmless=True,
+        is_of_start=True,
+    ),
+    known(
+        "not_found",
+        "a file or program is missing on the node",
+        "correct the path in inventory or options, or copy the file there",
+        r"could not access\s{1,9}or execute an executable",
+        r"(?:mpirun|mpiexec|prterun) (?:could not|was unable to) find ",
+        r"executable file .{0,200}not found",
+        is_often_harmless=True,
+        explains=("launcher_daemon",),
+        is_of_start=True,
+    ),
+    known(
+        "container_start",
+        "the container could not be started",
+        "see the line: the image's name and who may read it, and on the node user namespaces and the engine's own log",
+        r"pyxis: {1,9}(?:enroot|\[ERROR\]|couldn't start container|failed to (?:import|create))",
+        r"pyxis: seccomp filter failed",
+        r"\benroot-\w{1,20}: (?:failed|error)",
+        r"docker: Error response from daemon: ",
+        r"OCI runtime .{0,40}(?:error|failed)",
+        r"\bFATAL: {1,9}.{0,80}(?:image|container|\.sif|docker://)",
+        r"Error: (?:initializing source|unable to copy from source|copying system image)",
+        is_of_start=True,
+    ),
+    known(
+        "disk_full",
+        "a disk is full",
+        "free some space on the node, or set vars.workdir to another disk",
+        "No space left on device",
+        "Disk quota exceeded",
+        r"\bENOSPC\b",
+        unless="inotify",
+    ),
+    known(
+        "missing_module",
+        "a Python module is missing",
+        "install it for the interpreter that vars.python of this host names",
+        r"ModuleNotFoundError: No module named",
+        r"ImportError: No module named",
+        is_often_harmless=True,
+        is_of_start=True,
+    ),
+    known(
+        "library_versions",
+        "a shared library is of another version than the program was built for",
+        "install builds that belong together, and look for an older copy in LD_LIBRARY_PATH",
+        r"undefined symbol: \S",
+        r"version `\w{1,20}_[0-9.]{1,12}' not found",
+        r"source was compiled with: [0-9.]{1,20}.{0,20}cuDNN|cuDNN version incompatibility",
+        "CUDNN_STATUS_(?:SUBLIBRARY_)?VERSION_MISMATCH",
+        "may indicate binary incompatibility",
+        "module was compiled against (?:NumPy C-)?API version",
+        is_often_harmless=True,
+        explains=("launcher_daemon",),
+        is_of_start=True,
+    ),
+    known(
+        "missing_library",
+        "a shared library is missing",
+        "install it, or put its folder into LD_LIBRARY_PATH under env: in the inventory",
+        r"error while loading shared libraries",
+        r"cannot open shared object file",
+        # TensorFlow and NCCL try plug-ins, and work without them.
+        unless=r"Could not load dynamic library|dso_loader",
+        is_often_harmless=True,
+        explains=("launcher_daemon",),
+        is_of_start=True,
+    ),
+    known(
+        "not_found",
+        "a file or program is missing on the node",
+        "correct the path in inventory or options, or copy the file there",
+        r"FileNotFoundError: ",
+        r": command not found\b",
+        r": [0-9]{1,9}: \S{1,200}: not found\s{0,9}$",
+        r"[]:] No such file or directory\s{0,9}$",
+        r"exec\w{0,4}(?:\(\)|p? error)\W.{0,200}No such file or directory",
+        is_often_harmless=True,
+        explains=("launcher_daemon",),
+        is_of_start=True,
+    ),
+    known(
+        "permission",
+        "the login user does not have a permission that the program needs",
+        "check owner and mode of the path in the line",
+        r"PermissionError: ",
+        r": Permission denied\s{0,9}$",
+        r"Operation not permitted",
+        # Containers and limits refuse these, and the program carries on.
+        unless=r"Permission denied \((?:publickey|gssapi)|\bmbind\b|set_mempolicy|move_pages"
+        r"|cannot modify limit|setpriority|sched_set|\bnice\b",
+        is_often_harmless=True,
+    ),
+    known(
+        "illegal_instruction",
+        "the program was built for another processor",
+        "install a build for this node's processor",
+        "Illegal instruction",
+        "CPU instructions that your machine doesn't have",
+    ),
+)
+
+KNOWN = (*TIME_LIMITS, *GPU, *_MEMORY_AND_LIMITS, *_FILES, *NETWORK)

@@ -2,8 +2,12 @@
 
 Lines are of three kinds. A cause explains the failure: no memory, a port in use, a missing library. A symptom is true but
 does not explain it: a collective that timed out, a transport to which NCCL fell back. A consequence only reports another
-process: a connection that its peer reset. A cause outranks a symptom, and a symptom outranks a consequence; among lines of one
-kind the earliest counts, because it usually causes the later ones.
+process: a connection that its peer reset.
+
+A line counts by its place (`orchestrator.logs.endings`). A cause in what ended the process outranks every earlier line. Where
+that shows only a symptom, an earlier cause explains it, and where it shows nothing known, the program's own sentence is better
+than an earlier line that programs print also where they carry on. Harmless lines never count, but that a warning may explain
+a symptom. Among lines of one kind and place the earliest counts, because it usually causes the later ones.
 
 >>> failure = diagnose("step 4\\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\\nBroken pipe\\n")
 >>> failure.kind, failure.cause, failure.line
@@ -12,39 +16,45 @@ kind the earliest counts, because it usually causes the later ones.
 Where no known failure is found, what a program itself said last is shown in place of a cause:
 
 >>> last_output(["Traceback (most recent call last):", '  File "t.py", line 8, in <module>', "ValueError: got 2", "  or 3"])
-'last output: ValueError: got 2'
+'last output: ValueError: got 2 or 3'
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
-from orchestrator.logs.failure_table import CAUSE, KNOWN
-from orchestrator.logs.text import cleaned
+from orchestrator.logs.endings import Line, Place, nccl_sentence, read_endings
+from orchestrator.logs.failure_table import KNOWN
+from orchestrator.logs.known_failure import CAUSE, CONSEQUENCE, KnownFailure
 from orchestrator.plural import times
 
-__all__ = ["LAST_OUTPUT", "Failure", "diagnose", "is_consequence", "last_output"]
+__all__ = ["CAUSE", "LAST_OUTPUT", "Failure", "diagnose", "is_consequence", "last_output"]
 
 LAST_OUTPUT = "last output: "
 """How a cause begins that is the program's own sentence, which may have hosts, ranks and numbers of one run."""
 
-_LINE_CHARACTERS = 2000
-_LINES = 400
 _SHOWN_CHARACTERS = 300
-_TRACEBACK = "Traceback (most recent call last):"
-_RANK_TAG = re.compile(r"\[rank[0-9]{1,9}\]: ?")  # PyTorch's before each line of a traceback
-_WHAT = re.compile(r"\s{1,9}what\(\):\s{0,9}(?=\S)")
+_ELSEWHERE = "ended_elsewhere"
+_NCCL = "nccl_system_error"
+_NOTHING = ""
+_WHAT = re.compile(r"\s{1,9}what\(\):\s{0,9}")
 # What libraries say after a program's own last line, while its process ends.
 _AT_EXIT = re.compile(r"\[?W[0-9]{4} |\S{0,300}:[0-9]{1,9}: \w{0,40}Warning: ")
+
+_Find = Callable[[str], KnownFailure | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A recognised failure: ``kind`` for programs, ``cause`` and ``remedy`` for people, ``line`` the text that shows it.
+    """A recognised failure: ``kind`` for programs, ``cause`` and ``remedy`` for people, ``line``
+    the text that shows it.
 
-    ``weight`` as in `orchestrator.logs.failure_table`: a cause weighs most, a consequence least.
+    ``weight`` as in `orchestrator.logs.known_failure`: a cause weighs most, a consequence least.
+    ``is_end``: the line is part of what ended the process. ``is_of_start``: every program that
+    starts in the same way fails so.
     """
 
     kind: str
@@ -52,6 +62,8 @@ class Failure:
     remedy: str
     line: str
     weight: int
+    is_end: bool = False
+    is_of_start: bool = False
 
 
 def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
@@ -60,33 +72,84 @@ def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
     ``memory_kills`` is how often the node's kernel killed for memory what may be the process of this log: no log contains that.
     Reads the last 400 lines, and 2000 characters of each.
     """
-    failure: Failure | None = _killed_for_memory(memory_kills)
-    for line in text.splitlines()[-_LINES:]:
-        in_line = _in_line(line[:_LINE_CHARACTERS])
-        if in_line and (failure is None or in_line.weight > failure.weight):
-            failure = in_line
-    return failure
+    if memory_kills > 0:
+        return _killed_for_memory(memory_kills)
+    find = cache(_known_in)
+    lines = read_endings(text.splitlines(), lambda texts: _is_elsewhere(texts, find))
+    ends = [line for line in lines if line.place == Place.END]
+    others = [line for line in lines if line.place != Place.END]
+    end = _heaviest(ends, find, lambda row: True)
+    kind = end.kind if end else _NOTHING
+    explained = _heaviest(others, find, lambda row: kind in row.explains)
+    if end and explained:
+        return explained
+    if end and end.weight == CAUSE:
+        return end
+    earlier = _heaviest(
+        [line for line in others if line.place == Place.EARLIER],
+        find,
+        lambda row: not row.is_often_harmless,
+    )
+    if earlier and earlier.weight == CAUSE:
+        return earlier
+    is_symptom = end is not None and end.weight > CONSEQUENCE
+    if not is_symptom and _says_something_else(ends, find):
+        return None
+    heaviest = [each for each in (end, earlier, explained) if each]
+    found = max(heaviest, key=lambda each: each.weight, default=None)
+    sentence = nccl_sentence(lines)
+    if found and found.kind == _NCCL and sentence:
+        said = _shorten(sentence)
+        row = find(sentence)
+        if row and row.kind == _ELSEWHERE:
+            return Failure(row.kind, row.cause, row.remedy, said, row.weight, found.is_end)
+        return replace(found, cause=f"{found.cause}: {said}", line=said)
+    return found
 
 
 def is_consequence(text: str) -> bool:
     """Return True if a text only reports that another process ended, and shows no cause of its own."""
     failure = diagnose(text)
-    return failure is not None and failure.kind == "ended_elsewhere"
+    return failure is not None and failure.kind == _ELSEWHERE
 
 
 def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     """Return the sentence with which a program ended, behind `LAST_OUTPUT`; empty if it has none.
 
-    That is the exception of its last traceback, what a C++ exception says, or else its last line that is not indented and no
-    warning. ``exceptions_only``: not that line, as of usual output, which says nothing of the end.
+    That is its last exception, with all that it says; what NCCL gives as its last error; what a C++
+    exception says; a fatal line or the first sentence of a box of mpirun; or else its last line that
+    is not indented and no warning. ``exceptions_only``: not that line, as of usual output, which
+    says nothing of the end.
     """
-    texts = [_RANK_TAG.sub("", cleaned(line.encode("utf-8", "replace")), 1) for line in lines[-_LINES:]]
-    begun = max((place for place, text in enumerate(texts) if text.startswith(_TRACEBACK)), default=None)
-    sentences = [] if begun is None else [text for text in texts[begun + 1 :] if _is_said(text)][:1]
-    sentences = sentences or [text[match.end() :] for text in texts if (match := _WHAT.match(text))]
-    if not sentences and not exceptions_only:
-        sentences = [text for text in texts if _is_said(text) and not _AT_EXIT.match(text)]
-    return f"{LAST_OUTPUT}{_both_ends(' '.join(sentences[-1].split()))}" if sentences else ""
+    find = cache(_known_in)
+    read = read_endings(lines, lambda texts: _is_elsewhere(texts, find))
+    opening = sorted((line for line in read if line.form is not None), key=_by_form)
+    statements = [[line.text for line in read if line.statement == first.statement] for first in opening]
+    own = [texts for texts in statements if not _is_elsewhere(texts, find)]
+    sentences = [*map(_sentence, own), nccl_sentence(read), *map(_sentence, statements)]
+    if not exceptions_only:
+        said = [line.text for line in read if _is_said(line.text)]
+        sentences += [text for text in reversed(said) if not _AT_EXIT.match(text)]
+    sentence = next(filter(None, sentences), "")
+    return f"{LAST_OUTPUT}{_both_ends(' '.join(sentence.split()))}" if sentence else ""
+
+
+def _by_form(line: Line) -> tuple[int, int]:
+    """Return the key by which the program's own word comes first, and of several the last."""
+    return line.form or 0, -line.statement
+
+
+def _sentence(texts: Sequence[str]) -> str:
+    """Return the sentence of a statement: to the end of its paragraph, or NCCL's own."""
+    if own := nccl_sentence([Line(text, Place.END) for text in texts]):
+        return own
+    words: list[str] = []
+    for text in texts:
+        if not text.strip() and words and not words[-1].endswith(":"):
+            break
+        if text.strip():
+            words.append(_WHAT.sub("", text, count=1).strip())
+    return " ".join(words)
 
 
 def _is_said(text: str) -> bool:
@@ -98,20 +161,45 @@ def _both_ends(sentence: str) -> str:
     return sentence if len(sentence) <= _SHOWN_CHARACTERS else f"{sentence[:half]} […] {sentence[-half:]}"
 
 
-def _in_line(line: str) -> Failure | None:
-    for entry in KNOWN:
-        if entry.pattern.search(line) and not (entry.unless and entry.unless.search(line)):
-            return Failure(entry.kind, entry.cause, entry.remedy, _shortened(line.strip()), entry.weight)
-    return None
+def _known_in(text: str) -> KnownFailure | None:
+    lowered = text.lower()
+    return next((row for row in KNOWN if row.is_in(text, lowered)), None)
 
 
-def _shortened(line: str) -> str:
+def _heaviest(lines: Sequence[Line], find: _Find, counts: Callable[[KnownFailure], bool]) -> Failure | None:
+    """Return the failure of the most weight in lines, of equal ones the first one in the first
+    statement."""
+    found: Failure | None = None
+    for line in sorted(lines, key=lambda each: each.statement):
+        row = find(line.text)
+        if row and counts(row) and (found is None or row.weight > found.weight):
+            is_end = line.place == Place.END
+            shown = _shorten(line.text.strip())
+            found = Failure(row.kind, row.cause, row.remedy, shown, row.weight, is_end, row.is_of_start)
+    return found
+
+
+def _is_elsewhere(texts: Sequence[str], find: _Find) -> bool:
+    """Return True if lines report the end of another process, and nothing that weighs more."""
+    rows = [row for text in texts if (row := find(text))]
+    heaviest = max(rows, key=lambda row: row.weight, default=None)
+    if heaviest and heaviest.kind == _NCCL:
+        heaviest = find(nccl_sentence([Line(text, Place.END) for text in texts]))
+    return heaviest is not None and heaviest.kind == _ELSEWHERE
+
+
+def _says_something_else(ends: Sequence[Line], find: _Find) -> bool:
+    """Return True if a statement of the end shows nothing that is known: not even that of another process."""
+    opening = [line.statement for line in ends if line.form is not None]
+    texts = [[line.text for line in ends if line.statement == number] for number in opening]
+    return any(all(find(text) is None for text in statement) for statement in texts)
+
+
+def _shorten(line: str) -> str:
     return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 1] + "…"
 
 
-def _killed_for_memory(kills: int) -> Failure | None:
-    if kills <= 0:
-        return None
+def _killed_for_memory(kills: int) -> Failure:
     return Failure(
         "host_out_of_memory",
         "the kernel killed a process because the node had no memory left",

@@ -144,6 +144,34 @@ def test_a_program_that_does_not_start_ends_a_bench_after_its_first_run(tmp_path
     assert "after the repair: orch resume --retry-failed bench-2;" in error.hint
 
 
+LIBRARY = b"libvision.so: cannot open shared object file: No such file or directory"
+MEMORY = b"""Traceback (most recent call last):
+  File "train.py", line 31, in <module>
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+
+
+@pytest.mark.parametrize(
+    ("last_words", "code", "runs"),
+    [
+        pytest.param(b"Traceback (most recent call last):\n  File\nImportError: " + LIBRARY, 1, 1, id="its end"),
+        pytest.param(b"io.py:13: UserWarning: " + LIBRARY + b"\n  warn(\n" + MEMORY, 1, 2, id="a warning before it"),
+        pytest.param(LIBRARY + b"\n" + MEMORY, 1, 2, id="an earlier line"),
+        pytest.param(MEMORY, 2, 2, id="another cause, with the code of wrong arguments"),
+    ],
+)
+def test_only_the_end_of_a_program_shows_that_others_would_not_start(
+    tmp_path: Path, last_words: bytes, code: int, runs: int
+) -> None:
+    rig = FakeBench(tmp_path, repeats=1)
+    two_cells(rig)
+    rig.runs(a=ends(code, last_words), b=training(rig.spec))
+    errors, made = conducted(rig)
+
+    assert len(made) == runs
+    assert ("would not start either" in errors[0].hint) == (runs == 1)
+
+
 def test_a_program_that_does_not_start_on_another_node_may_start_in_other_configurations(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=2)
     two_cells(rig)

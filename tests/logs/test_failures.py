@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import doctest
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 
+from orchestrator.logs import endings, known_failure
 from orchestrator.logs import failures as diagnosis
+from orchestrator.logs.failure_table import KNOWN
 from orchestrator.logs.failures import LAST_OUTPUT, diagnose, is_consequence, last_output
 from orchestrator.record.node_record import ExitRecord
 
@@ -50,7 +54,7 @@ CAUSES = {
     "module": ("ModuleNotFoundError: No module named 'torch'", "missing_module"),
     "disk": ("OSError: [Errno 28] No space left on device: 'logs/rank-0.out'", "disk_full"),
     "nvml": ("Failed to initialize NVML: Driver/library version mismatch", "driver_mismatch"),
-    "old driver": ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "driver_mismatch"),
+    "old driver": ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "driver_too_old"),
     "dso": ("kernel version 460.91.3 does not match DSO version 470.57.2 -- cannot find working devices", "driver_mismatch"),
     "no gpu": ("RuntimeError: No CUDA GPUs are available", "no_device"),
     "ecc": ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "hardware"),
@@ -59,6 +63,7 @@ CAUSES = {
     "command": ("launch.sh: line 12: horovodrun: command not found", "not_found"),
     "program": ("python3: can't open file '/opt/x/train.py': [Errno 2] No such file or directory", "not_found"),
 }  # fmt: skip
+MEMORY = CAUSES["torch 2"][0]
 SYMPTOMS = {
     "watchdog": ("[rank1]:[E1106 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
     "WorkNCCL(SeqNum=4, "
@@ -98,7 +103,7 @@ HARMLESS = (
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(diagnosis).failed == 0
+    assert all(doctest.testmod(module).failed == 0 for module in (diagnosis, endings, known_failure))
 
 
 @pytest.mark.parametrize("name", [*CAUSES, *SYMPTOMS])
@@ -123,11 +128,19 @@ def test_harmless_lines_blame_nobody(text: str) -> None:
     assert diagnose(text) is None and not is_consequence(text)
 
 
-def test_the_first_cause_counts_and_a_cause_goes_before_a_symptom() -> None:
+def test_a_cause_goes_before_a_symptom_and_of_exceptions_the_last_one_counts() -> None:
     timeout, full, module = SYMPTOMS["watchdog"][0], CAUSES["disk"][0], CAUSES["module"][0]
     assert [found.kind for text in (f"{timeout}\n{full}\n{module}", f"{module}\n{full}") if (found := diagnose(text))] == [
-        "disk_full",
         "missing_module",
+        "disk_full",
+    ]
+
+
+def test_of_plain_lines_the_first_cause_counts() -> None:
+    memory, loss = CAUSES["kernel"][0], CAUSES["nvml"][0]
+    assert [found.kind for text in (f"{memory}\n{loss}", f"{loss}\n{memory}") if (found := diagnose(text))] == [
+        "host_out_of_memory",
+        "driver_mismatch",
     ]
 
 
@@ -135,6 +148,33 @@ def test_nccl_on_tcp_is_told_only_where_nothing_else_is() -> None:
     fallback = "n:1:1 [0] NCCL INFO NET/IB : No device found."
     assert (found := diagnose(fallback)) and found.kind == "network_fallback" and not is_consequence(fallback)
     assert (found := diagnose(f"{fallback}\n{SYMPTOMS['system'][0]}")) and found.kind == "nccl_system_error"
+
+
+ROWS = yaml.safe_load(Path(__file__).with_name("known_failures.yaml").read_text(encoding="utf-8"))
+UNKNOWN = 'Traceback (most recent call last):\n  File "own.py", line 7, in <module>\nValueError: got 7\n'
+
+
+def test_each_known_failure_has_its_cases() -> None:
+    assert [row["kind"] for row in ROWS] == list(dict.fromkeys(row["kind"] for row in ROWS))
+    assert {row["kind"] for row in ROWS} == {row.kind for row in KNOWN}
+    assert all(row["seen"] and row["harmless"] for row in ROWS)
+
+
+@pytest.mark.parametrize(("kind", "text"), [(row["kind"], text) for row in ROWS for text in row["seen"]])
+def test_a_known_failure_is_found_where_it_ended_the_program(kind: str, text: str) -> None:
+    for log in (text, f"step 1\n{text}", f"mbind: Operation not permitted\nstep 1 loss 2.3\n{text}\n\n"):
+        found = diagnose(log)
+        assert found and found.kind == kind, found
+
+
+@pytest.mark.parametrize(("kind", "text"), [(row["kind"], text) for row in ROWS for text in row["harmless"]])
+def test_the_same_words_in_a_harmless_line_are_no_cause(kind: str, text: str) -> None:
+    """Neither alone, nor before another end, known or not; nor behind the other lines of a log."""
+    other = MEMORY if kind != "out_of_memory" else "ModuleNotFoundError: No module named 'apex'\n"
+    assert diagnose(f"{text}\n{UNKNOWN}") is None
+    assert last_output(f"{text}\n{UNKNOWN}".splitlines()) == f"{LAST_OUTPUT}ValueError: got 7"
+    found = diagnose(f"{text}\nstep 1\n{other}")
+    assert found and found.kind != kind and found.is_end
 
 
 RANKS = [{"rank": 0, "code": None, "signal": "SIGTERM"}, {"rank": 1, "code": None, "signal": "SIGKILL"}]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.controller.blame import with_cause
+from orchestrator.controller.root_cause import with_cause
 from orchestrator.errors import RunError, recorded_error
 from orchestrator.record.rundir import RunDir
 

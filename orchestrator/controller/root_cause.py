@@ -16,13 +16,12 @@ from typing import Any
 from orchestrator.checks.differences import sentences
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.logs import SETUP_LOG
-from orchestrator.logs.failure_table import CAUSE
-from orchestrator.logs.failures import Failure, diagnose, is_consequence, last_output
+from orchestrator.logs.failures import CAUSE, Failure, diagnose, is_consequence, last_output
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import last_bytes, setup_failed
 from orchestrator.record.node_record import ExitRecord, exit_record
 
-__all__ = ["with_cause"]
+__all__ = ["find_failure", "with_cause"]
 
 _READ_BYTES = 32768
 _SHOWN_LINES = 10
@@ -66,6 +65,11 @@ def with_cause(
     if not death.error.hint:
         death.error.hint = "\n".join(_hint_lines(death, finding, facts))
     return death.error
+
+
+def find_failure(error: OrchError, run: RunDir) -> Failure | None:
+    """Return the known failure that the logs of a run show for its error; None for none of its own."""
+    return _diagnosis(_last_words(error, run), run)
 
 
 def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) -> Iterator[_Death]:

@@ -1,0 +1,335 @@
+"""Find, in the last lines of a log, the statements with which processes ended.
+
+Programs print many lines that sound like failures and are none: a library that warns and carries
+on, a file that is looked for in several places, an exception that was handled. So lines are told
+apart by their place. The end of a process is its last traceback (of a chain the last exception),
+what a C++ exception says, a fatal line, the box of mpirun, or a last line of a shell, a loader or
+a launcher. A line that says itself that it is a warning, information, or a failure that is ignored
+or tried again, is harmless. All others are earlier lines.
+
+>>> warned = "lib.py:3: UserWarning: x.so: cannot open\\n  warn("
+>>> thrown = 'Traceback (most recent call last):\\n  File "t.py", line 8\\nValueError: got 2'
+>>> [(line.place.name, line.text) for line in read_endings(f"{warned}\\n{thrown}".splitlines())]
+[('HARMLESS', 'lib.py:3: UserWarning: x.so: cannot open'), ('HARMLESS', '  warn('), \
+('EARLIER', 'Traceback (most recent call last):'), ('EARLIER', '  File "t.py", line 8'), \
+('END', 'ValueError: got 2')]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from itertools import count, dropwhile, pairwise, takewhile
+
+from orchestrator.logs.line_forms import (
+    BOX,
+    DIRECT_CAUSE,
+    DURING,
+    EXCEPTION,
+    FATAL,
+    GLOG,
+    HEADER,
+    LAUNCHER,
+    NCCL_WARN,
+    PYTHON_WARNING,
+    RANK_TAG,
+    WHAT,
+    Place,
+    place_itself,
+)
+from orchestrator.logs.text import cleaned
+
+__all__ = ["Form", "Line", "Place", "nccl_sentence", "read_endings"]
+
+_LINE_CHARACTERS = 2000
+_LINES = 400
+_BOX_LINES = 60
+_WARNING_LINES = 12
+_TRAILING = 8
+"""So many last lines are the end of a log that has no statement of an end."""
+
+
+class Form(IntEnum):
+    """The form of a statement of an end; the program's own word comes first."""
+
+    EXCEPTION = 0
+    WHAT = 1
+    FATAL = 2
+    BOX = 3
+    LAUNCHER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line, or the first sentence of a box, with its place.
+
+    ``statement``: the number of the statement of an end that it is part of, 0 for none; that of an
+    exception is below that of its own cause. ``form`` is its form, at its first line.
+    """
+
+    text: str
+    place: Place
+    statement: int = 0
+    form: Form | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Traceback:
+    """The lines of a traceback from its exception on. ``is_raised_from``: the one before it is its
+    direct cause."""
+
+    lines: Sequence[int]
+    is_raised_from: bool
+
+
+def read_endings(
+    lines: Sequence[str],
+    is_consequence: Callable[[Sequence[str]], bool] = lambda texts: False,
+) -> list[Line]:
+    """Return the last lines of a log, each with its place.
+
+    ``is_consequence`` returns whether lines only report the end of another process: the last
+    traceback that does more than that is the end, and what follows it.
+    """
+    shown = [_cut(line) for line in lines[-_LINES:]]
+    prefixes = tuple(_find_prefixes(shown))
+    numbers: dict[str, list[int]] = {}
+    for number, text in enumerate(shown):
+        numbers.setdefault(_rank_tag(text, prefixes), []).append(number)
+    placed: dict[int, Line] = {}
+    numbering = count(1)
+    for tag, own in numbers.items():
+        stream = _Stream([shown[number][len(tag) :] for number in own], is_consequence, numbering)
+        placed |= zip(own, stream.read(), strict=True)
+    found = [placed[number] for number in range(len(shown))]
+    return found if _has_end(found, is_consequence) else _with_last_lines(found, is_consequence)
+
+
+def nccl_sentence(lines: Sequence[Line]) -> str:
+    """Return what NCCL says of its failure: the line behind "Last error:", or else its first warning
+    about a failure; empty without one."""
+    texts = [line.text.strip() for line in lines]
+    for text, after in pairwise(texts):
+        if text == "Last error:" and after:
+            return after
+    for line in lines:
+        if line.place != Place.HARMLESS and NCCL_WARN.search(line.text):
+            return NCCL_WARN.split(line.text, maxsplit=1)[1].strip()
+    return ""
+
+
+def _has_end(lines: Sequence[Line], is_consequence: Callable[[Sequence[str]], bool]) -> bool:
+    """Return whether a statement is that of an end, and no consequence of another."""
+    statements: dict[int, list[str]] = {}
+    for line in lines:
+        statements.setdefault(line.statement, []).append(line.text)
+    statements.pop(0, None)
+    return any(not is_consequence(texts) for texts in statements.values())
+
+
+def _with_last_lines(lines: list[Line], is_consequence: Callable[[Sequence[str]], bool]) -> list[Line]:
+    """Return the lines with the last ones of any kind as the end."""
+    said = [
+        number
+        for number, line in enumerate(lines)
+        if line.place == Place.EARLIER and line.text.strip() and not is_consequence([line.text])
+    ]
+    for number in said[-_TRAILING:]:
+        lines[number] = replace(lines[number], place=Place.END)
+    return lines
+
+
+def _find_prefixes(texts: Sequence[str]) -> Iterator[str]:
+    """Yield what a launcher puts before each line of a rank, as it stands before a traceback's."""
+    for text, after in pairwise(texts):
+        prefix, header, _ = text.partition(HEADER)
+        if header and prefix.strip() and len(prefix) <= 80 and after.startswith(prefix):
+            yield prefix
+
+
+def _rank_tag(text: str, prefixes: tuple[str, ...]) -> str:
+    if match := RANK_TAG.match(text):
+        return match[0]
+    return next((prefix for prefix in prefixes if text.startswith(prefix)), "")
+
+
+class _Stream:
+    """The lines of one rank, or those that name none, and their places."""
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        is_consequence: Callable[[Sequence[str]], bool],
+        numbering: Iterator[int],
+    ) -> None:
+        self.texts = texts
+        self.is_consequence = is_consequence
+        self.numbering = numbering
+        self.lines = [Line(text, place_itself(text)) for text in texts]
+        self.boxes: set[int] = set()
+
+    def read(self) -> list[Line]:
+        """Return the lines with their places."""
+        self._pass_over_warnings()
+        self._read_boxes()
+        within = self._read_tracebacks()
+        for number, text in enumerate(self.texts):
+            if number in within or number in self.boxes:
+                continue
+            if WHAT.match(text):
+                self._mark(self._block(number), Form.WHAT)
+            elif FATAL.match(text) and "Fatal Python error" not in text:
+                self._mark([number], Form.FATAL)
+        self._read_last_lines()
+        return self.lines
+
+    def _pass_over_warnings(self) -> None:
+        """Mark the further lines of Python's warnings, and exceptions that Python itself ignored."""
+        for number, text in enumerate(self.texts):
+            if PYTHON_WARNING.match(text):
+                self._hide(range(number, self._end_of_warning(number)))
+            elif text.startswith("Exception ignored in") and self._is_header(number + 1):
+                last = self._exception_place(number + 1)
+                self._hide(range(number, (number + 1 if last is None else last) + 1))
+
+    def _end_of_warning(self, number: int) -> int:
+        for place in range(number + 1, min(number + _WARNING_LINES, len(self.texts))):
+            if self._is_header(place) or PYTHON_WARNING.match(self.texts[place]):
+                break
+            if self.texts[place].startswith("  "):
+                return place + 1
+        return number + 1
+
+    def _read_boxes(self) -> None:
+        """Mark the boxes of mpirun, whose first sentence may be broken into lines."""
+        number = 0
+        while number < len(self.texts):
+            if not BOX.match(self.texts[number]):
+                number += 1
+                continue
+            end = min(number + _BOX_LINES, len(self.texts))
+            bounds = (place for place in range(number + 1, end) if BOX.match(self.texts[place]))
+            close = next(bounds, end)
+            self._read_box(list(range(number + 1, close)))
+            self.boxes |= set(range(number, min(close + 1, len(self.texts))))
+            number = close + 1
+
+    def _read_box(self, inner: list[int]) -> None:
+        while inner and not self.texts[inner[0]].strip():
+            inner = inner[1:]
+        if not inner:
+            return
+        parts = list(takewhile(bool, (self.texts[place].strip() for place in inner)))
+        if parts[-1].endswith(":"):  # "… an executable:", and after an empty line its name
+            rest = [self.texts[place].strip() for place in inner[len(parts) :]]
+            more = list(takewhile(bool, dropwhile(lambda text: not text, rest)))
+            parts += [*takewhile(lambda text: not text, rest), *more]
+        sentence = " ".join(filter(None, parts))
+        if sentence.lower().startswith(("warning", "[warn")):
+            self._hide(inner)
+            return
+        self._hide(inner[1 : len(parts)])
+        self._mark([inner[0], *inner[len(parts) :]], Form.BOX)
+        self.lines[inner[0]] = replace(self.lines[inner[0]], text=sentence)
+
+    def _read_tracebacks(self) -> set[int]:
+        """Mark the tracebacks that are the end: the last one that is no consequence, with what it was
+        raised from, and the consequences after it. Return the lines of all."""
+        found = self._tracebacks()
+        causes = [place for place, entry in enumerate(found) if not self._is_other(entry.lines)]
+        last = causes[-1] if causes else max(len(found) - 1, 0)
+        for entry in found[last:]:
+            self._mark(entry.lines, Form.EXCEPTION)
+        while last > 0 and found[last].is_raised_from:
+            last -= 1
+            self._mark(found[last].lines, Form.EXCEPTION)
+        return {number for entry in found for number in entry.lines}
+
+    def _tracebacks(self) -> list[_Traceback]:
+        found: list[_Traceback] = []
+        is_raised_from, number = False, 0
+        while number < len(self.texts):
+            text = self.texts[number]
+            if DURING in text or DIRECT_CAUSE in text:
+                is_raised_from = DIRECT_CAUSE in text
+            first = self._exception_of(number)
+            if first is None:
+                number += 1
+                continue
+            block = self._block(first)
+            found.append(_Traceback(block, is_raised_from))
+            is_raised_from, number = False, block[-1] + 1
+        return found
+
+    def _exception_of(self, number: int) -> int | None:
+        """Return the place of the exception of a traceback that begins here, or that stands here
+        without one; None if there is none, or if it was ignored."""
+        if self._is_header(number):
+            is_ignored = number > 0 and self.texts[number - 1].startswith("Exception ignored in")
+            return None if is_ignored else self._exception_place(number)
+        is_shown = self.lines[number].place != Place.HARMLESS and number not in self.boxes
+        return number if is_shown and EXCEPTION.match(self.texts[number]) else None
+
+    def _exception_place(self, header: int) -> int | None:
+        """Return the place of the first line that is not further in than the header."""
+        depth = _depth(self.texts[header])
+        for place in range(header + 1, len(self.texts)):
+            text = self.texts[place]
+            if text.strip() and _depth(text) <= depth:
+                return None if self._is_header(place) or GLOG.match(text) else place
+        return None
+
+    def _is_header(self, number: int) -> bool:
+        return number < len(self.texts) and HEADER in self.texts[number]
+
+    def _block(self, first: int) -> list[int]:
+        """Return the lines of a message, from the first one to what is of another kind."""
+        block = [first]
+        for place in range(first + 1, len(self.texts)):
+            text = self.texts[place]
+            if self._is_header(place) or DURING in text or DIRECT_CAUSE in text or WHAT.match(text):
+                break
+            if any(form.match(text) for form in (BOX, GLOG, LAUNCHER)) or NCCL_WARN.search(text):
+                break
+            if text.startswith(("terminate called", "====", "*** ")) or EXCEPTION.match(text):
+                break
+            if self.lines[place].place != Place.HARMLESS:
+                block.append(place)
+        return block
+
+    def _read_last_lines(self) -> None:
+        """Mark the lines of a launcher that nothing follows but harmless lines and consequences."""
+        for number in range(len(self.texts) - 1, -1, -1):
+            line = self.lines[number]
+            if not line.text.strip() or line.place == Place.HARMLESS or number in self.boxes:
+                continue
+            if LAUNCHER.match(line.text) and not line.statement:
+                self._mark([number], Form.LAUNCHER)
+            elif not self._is_other([number]):
+                break
+
+    def _is_other(self, numbers: Sequence[int]) -> bool:
+        return self.is_consequence([self.lines[number].text for number in numbers])
+
+    def _mark(self, places: Sequence[int], form: Form) -> None:
+        statement = next(self.numbering)
+        for place in places:
+            text = self.lines[place].text
+            self.lines[place] = Line(text, Place.END, statement, form if place == places[0] else None)
+
+    def _hide(self, places: Sequence[int]) -> None:
+        for place in places:
+            self.lines[place] = replace(self.lines[place], place=Place.HARMLESS)
+
+
+def _cut(line: str) -> str:
+    """Return a line without controls and, if it is long, without its middle: what it is about stands at
+    its beginning or at its end."""
+    half = _LINE_CHARACTERS // 2
+    short = line if len(line) <= _LINE_CHARACTERS else f"{line[:half]} […] {line[-half:]}"
+    return cleaned(short.encode("utf-8", "replace"))
+
+
+def _depth(text: str) -> int:
+    return len(text) - len(text.lstrip())

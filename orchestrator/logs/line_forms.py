@@ -1,0 +1,79 @@
+"""Forms of the lines of logs: of a traceback, a fatal line, a box of mpirun, a warning."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+__all__ = [
+    *("BOX", "DIRECT_CAUSE", "DURING", "EXCEPTION", "FATAL", "GLOG", "HEADER", "LAUNCHER"),
+    *("NCCL_WARN", "PYTHON_WARNING", "Place", "RANK_TAG", "WHAT", "place_itself"),
+]
+
+HEADER = "Traceback (most recent call last):"
+DURING = "During handling of the above exception"
+DIRECT_CAUSE = "The above exception was the direct cause"
+# An exception without a traceback, as of a syntax error.
+EXCEPTION = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,12}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)(?::|\s*$)")
+WHAT = re.compile(r"\s{1,9}what\(\):\s{0,9}(?=\S)")
+# PyTorch's and torchrun's before a line of a rank, and mpirun's.
+RANK_TAG = re.compile(
+    r"\[rank[0-9]{1,9}\]: ?|\[[a-z]{1,40}[0-9]{1,9}\]: ?"
+    r"|\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},[0-9]{1,9}\]<std(?:out|err|diag)>:? ?"
+)
+BOX = re.compile(r"-{70,80}\s*$")
+GLOG = re.compile(
+    r"(?:\[rank[0-9]{1,9}\]:)?\[?(?P<level>[IWEF])(?:[0-9]{4,8} | [\w./-]{1,200}:[0-9]{1,9}\])"
+    r"|[0-9-]{10}[ T][0-9:.,]{8,20}: (?P<tf>[IWEF]) "
+)
+FATAL = re.compile(r"\[?(?:FATAL|CRITICAL|fatal)\b|\[?F[0-9]{4,8} |.{0,200}\bCheck failed: ")
+# What a shell, a loader, an interpreter, an engine of containers and a launcher say last of all.
+LAUNCHER = re.compile(
+    r"\S{1,200}: (?:line )?[0-9]{1,9}: "
+    r"|\S{1,200}: (?:error while loading shared libraries|symbol lookup error): "
+    r"|\S{0,200}python[0-9.]{0,9}: (?:can't open|No module|Error while finding module)"
+    r"|(?:docker|podman|apptainer|singularity|enroot|ssh|srun|mpirun|mpiexec|prterun): "
+    r"|slurmstepd\S{0,60}: |nvidia-container-cli: |(?:Error|exec|env|bash|sh|FATAL): "
+    r"|\[proxy:|\[mpiexec@"
+)
+_HARMLESS = re.compile(
+    r"(?<![=\w])warn(?:ings?)?\b|\b[A-Z][a-z]{1,40}Warning\b|\bignor(?:e|ed|ing)\b"
+    r"|(?-i:(?<![=\w])(?:INFO|DEBUG|TRACE)\b)|\[(?:info|debug|trace)\]"
+    r"|\bretry(?:ing)?\b(?! (?:count|failed|limit))|\btry(?:ing)? again\b"
+    r"|\battempt [0-9]{1,9} ?(?:of|/)|\bfall(?:ing|s)? ?back\b|\bskipp(?:ed|ing)\b"
+    r"|\bcontinuing\b|\bnon-?fatal\b|\bnot fatal\b|\bharmless\b|\boptional\b|\bdisabl(?:ed|ing)\b",
+    re.IGNORECASE,
+)
+_HARMLESS_LITERALS = (
+    *("warn", "ignor", "info", "debug", "trace", "retry", "again", "attempt", "back", "skip"),
+    *("continuing", "fatal", "harmless", "optional", "disabl"),
+)
+"""One of these is in each line that `_HARMLESS` matches: a search for them is much faster."""
+# Python's warnings end with the line of source that warned, which is indented.
+PYTHON_WARNING = re.compile(r"\S{0,300}:[0-9]{1,9}: \w{0,40}Warning: ")
+NCCL_WARN = re.compile(r"NCCL WARN |\[[0-9]{1,4}\] \S{1,100}:[0-9]{1,6} WARN ")
+# Of plug-ins, libraries and settings that NCCL works without.
+_NCCL_HARMLESS = re.compile(
+    r"Failed to open lib|iommu|NUMA auto balancing|libnccl-\w{1,20}\.so|\bPlugin\b|GID|deprecat",
+    re.IGNORECASE,
+)
+
+
+class Place(IntEnum):
+    """Where a line stands."""
+
+    HARMLESS = 0
+    EARLIER = 1
+    END = 2
+
+
+def place_itself(text: str) -> Place:
+    """Return the place that a line gives itself."""
+    if NCCL_WARN.search(text):
+        return Place.HARMLESS if _NCCL_HARMLESS.search(text) else Place.EARLIER
+    match = GLOG.match(text)
+    level = (match["level"] or match["tf"]) if match else ""
+    lowered = text.lower()
+    may_be = any(literal in lowered for literal in _HARMLESS_LITERALS)
+    is_harmless = level in ("I", "W") or (may_be and _HARMLESS.search(text))
+    return Place.HARMLESS if is_harmless else Place.EARLIER
