@@ -295,10 +295,18 @@ def refusal(fields: Any, host: str) -> OrchError:
 
 
 def owner_words(text: str) -> str:
-    """Return the owner record of a node's lock in words, or unchanged if it has another format."""
+    """Return the owner record of a node's lock in words, or unchanged if it has another format.
+
+    Who a process of another user is, the node's kernel says; what run it has, only that process.
+    """
     try:
         value = json.loads(text)
-        who = f"{value['user']}@{value['controller']}, process {value['process']}"
-        return f"run {value['run_id']} of {who}, since {value['since']}"
-    except (ValueError, TypeError, KeyError, RecursionError):
+        held_by = value.get("held_by", "")
+    except (ValueError, AttributeError, RecursionError):
         return text
+    try:
+        who = f"{value['user']}@{value['controller']}, process {value['process']}"
+        run = f"run {value['run_id']} of {who}, since {value['since']}"
+    except KeyError:
+        run = f"run {value['run_id']}" if held_by and "run_id" in value else text
+    return f"{held_by}, which says that it has {run}" if held_by else run

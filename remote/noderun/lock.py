@@ -6,12 +6,12 @@ import hashlib
 import json
 import os
 import socket
-import sys
 import time
 
 from noderun.files import Refused, read_slice
 from noderun.listings import first_line
-from noderun.processes import LAB_MARKS, owners
+from noderun.peers import peer_of, user_of, who_is
+from noderun.processes import LAB_MARKS
 
 OWNER_RECORD = "owner.json"
 
@@ -28,7 +28,7 @@ def hold_node(name_socket, run_id):
         # A holder that does not answer may be one that is just exiting.
         is_lost = "" != run_of(record) < run_id or value_of(record, "state").strip() == "running"
         if time.monotonic() - began > (1.0 if is_lost else 3.0):
-            if run_of(record) == run_id:
+            if run_of(record) == run_id and not value_of(record, "held_by"):
                 raise Refused("node_unfit", "two nodes of this run are the same machine: list it once in the inventory")
             raise Refused("node_busy", "another run holds this node", owner=record)
         time.sleep(0.02)
@@ -67,14 +67,12 @@ def abstract_name(kind, marks):
     return "\0orch-%s-%s" % (kind, hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:32])
 
 
-def peer_of(connection):
-    """Return (process number, user number) of the process at the other end of a Unix socket."""
-    ids = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 8)
-    return int.from_bytes(ids[:4], sys.byteorder), int.from_bytes(ids[4:], sys.byteorder)
-
-
 def holder():
-    """Return the run record of the process that holds this node's name, else what process it is; None if the name is free."""
+    """Return the record of the run that holds this node's name; None if the name is free.
+
+    Without a record it is text that says which process has the name. Whatever a process of another user says of itself,
+    its record has ``held_by``: who it is by the kernel's word.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(0.5)
         try:
@@ -82,14 +80,29 @@ def holder():
         except ConnectionRefusedError:
             return None
         except OSError as error:
-            return "it does not answer: %s" % error.strerror
-        pid = peer_of(client)[0]
-        # A supervisor that is busy or stopped does not answer; its record can be read by its own user.
-        record = read_slice("/proc/%d/cwd/%s" % (pid, OWNER_RECORD), 0, 4096)
+            return "a process that does not answer: %s" % (error.strerror or error)
+        pid, user = peer_of(client)
+        record = b""
+        if user_of(pid) == user == os.getuid():
+            # A supervisor that is busy or stopped does not answer; its record can be read by its own user.
+            record = read_slice("/proc/%d/cwd/%s" % (pid, OWNER_RECORD), 0, 4096)
         with contextlib.suppress(OSError):
             record = record or client.recv(4096)
-        user = owners([str(pid)]).get(str(pid), "another user")
-        return record.decode("utf-8", "replace").strip() or "process %d of %s, which does not answer" % (pid, user)
+        text = record.decode("utf-8", "replace").strip()
+        if user == os.getuid() and text:
+            return text
+        held_by = who_is(pid, user)
+        if run_of(text):
+            return json.dumps(dict(fields_of(text), held_by=held_by))
+        return held_by + (", which names no run" if text else ", which does not answer")
+
+
+def fields_of(record):
+    """Return what an owner record says, by key: texts and numbers alone, as another user may have written it."""
+    try:
+        return {str(key): value for key, value in json.loads(record).items() if isinstance(value, (str, int))}
+    except (ValueError, AttributeError, RecursionError):
+        return {}
 
 
 def this_machine():
@@ -105,7 +118,4 @@ def run_of(record):
 
 def value_of(record, key):
     """Return one text of an owner record; empty if it is missing."""
-    try:
-        return str(json.loads(record)[key])
-    except (ValueError, KeyError, TypeError):
-        return ""
+    return str(fields_of(record).get(key, ""))

@@ -76,7 +76,7 @@ def identity(pid):
 def lives(known):
     """Return True if the process with this identity exists. In another process namespace it has another number here."""
     if known.get("pids", "") in ("", os.readlink("/proc/self/ns/pid")):
-        return os.path.exists("/proc/%d" % known["wrapper"])
+        return started(known["wrapper"]) == known["ticks"]
     if known.get("outer") is not None:  # looked for once: a rank is looked at many times a second
         return started(known["outer"]) == known["ticks"]
     for pid, (_, _, start) in processes().items():

@@ -15,7 +15,8 @@ from noderun.containers import CONTAINER, container_of
 from noderun.files import read_slice
 from noderun.groups import group_of, members, remove_group
 from noderun.listings import names_in
-from noderun.lock import OWNER_RECORD, abstract_name, node_marks, peer_of, this_machine
+from noderun.lock import OWNER_RECORD, abstract_name, node_marks, this_machine
+from noderun.peers import own_supervisor_has, refuse_others
 from noderun.processes import bearers
 
 
@@ -58,14 +59,15 @@ def address_of(directory):
 def supervisor_lives(directory):
     """Return True if a run's supervisor is alive on this node.
 
-    It holds its address with a datagram socket too: connecting to that one has no effect on it.
+    It holds its address with a datagram socket too: connecting to that one has no effect on it. Any user may take the address
+    of one that has ended.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(address_of(directory))
         except OSError:
             return False
-    return True
+    return own_supervisor_has(address_of(directory))
 
 
 def connected(directory, timeout_s=None):
@@ -74,17 +76,11 @@ def connected(directory, timeout_s=None):
     try:
         connection.settimeout(timeout_s)
         connection.connect(address_of(directory))
-        if not is_own(connection):
-            raise ConnectionRefusedError("a process of another user holds its address")
+        refuse_others(connection)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def is_own(connection):
-    """Return True if the process at the other end of a Unix socket is of this user. Abstract sockets have no permissions."""
-    return peer_of(connection)[1] == os.getuid()
 
 
 def sweep(own):

@@ -17,7 +17,7 @@ from noderun.channel import reply
 from noderun.control import name_process
 from noderun.files import Refused
 from noderun.lock import abstract_name, node_marks
-from noderun.runs import is_own
+from noderun.peers import is_own, refuse_others
 from noderun.supervisor import become_supervisor, start_supervisor
 
 SPAWN_S = 0.1
@@ -63,7 +63,7 @@ def op_spawn(request):
 
 def take_address(listener, address):
     """Bind and listen; whoever has the address now is asked to give it up."""
-    deadline = time.monotonic() + YIELD_S
+    deadline, said = time.monotonic() + YIELD_S, ""
     while True:
         try:
             listener.bind(address)
@@ -71,9 +71,12 @@ def take_address(listener, address):
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise Refused("node_busy", "another spawner does not give up its address: %s" % error.strerror)
-        with contextlib.suppress(OSError):
+                words = "another spawner does not give up its address: %s"
+                raise Refused("node_busy", words % (said or error.strerror))
+        try:
             ask_spawner(address, {"do": "yield"})
+        except OSError as error:
+            said = error.strerror
         time.sleep(0.01)
 
 
@@ -116,8 +119,7 @@ def ask_spawner(address, order):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(5.0)
         client.connect(address)
-        if not is_own(client):
-            raise ConnectionRefusedError("a process of another user holds its address")
+        refuse_others(client)
         client.sendall(json.dumps(order).encode())
         return json.loads(client.recv(65536).decode() or "{}")
 

@@ -16,10 +16,11 @@ from noderun.ends import Ends
 from noderun.files import TAIL_BYTES, Refused, read_slice, unwritten
 from noderun.groups import remove_group
 from noderun.lock import OWNER_RECORD, hold_node, this_machine
+from noderun.peers import SUPERVISOR, is_own
 from noderun.processes import boot_id, descendants, ending, in_step, send_signal
 from noderun.records import write_whole
 from noderun.run import RESERVE_BYTES, STUCK_S, Run
-from noderun.runs import address_of, is_own, sweep
+from noderun.runs import address_of, sweep
 
 POLL_S = 0.05
 LONG_POLL_S = 0.25
@@ -251,7 +252,7 @@ def supervise(directory):
     """Become the supervisor of a run directory. The caller has detached this process from ssh."""
     os.chdir(directory)
     os.umask(0o077)
-    name_process(b"orch-supervisor")
+    name_process(SUPERVISOR.encode())
     adopt_orphans()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else soft, hard))

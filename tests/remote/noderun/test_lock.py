@@ -128,7 +128,7 @@ def test_one_run_has_a_node_whatever_the_user(machine: Machine, open_home: Path)
     (supervisor,) = supervisors(machine.folder(f"{RUN}-a"))
     os.kill(supervisor, signal.SIGSTOP)
     try:
-        assert other.ask("status")["owner"] == f"process {supervisor} of root, which does not answer"
+        assert other.ask("status")["owner"] == f"process {supervisor} of user root, which does not answer"
     finally:
         os.kill(supervisor, signal.SIGCONT)
     stop(line)
