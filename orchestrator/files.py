@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import grp
 import os
+import pwd
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from orchestrator.errors import ConfigError, DataError, OrchError
 
-__all__ = ["PROJECT_HINT", "failures", "is_file", "make_folder", "remove_parts", "sync_directory", "write_all", "write_atomic"]
+__all__ = [
+    "PROJECT_HINT",
+    "failures",
+    "is_file",
+    "make_folder",
+    "open_regular",
+    "remove_parts",
+    "sync_directory",
+    "who_may_replace",
+    "write_all",
+    "write_atomic",
+]
 
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")
 PROJECT_HINT = "make it a writable folder, or set ORCH_PROJECT to one"
@@ -93,6 +108,48 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file that somebody else may have made, for reading: neither a link nor anything that a reader waits for.
+
+    Raises OSError, also for what is no regular file.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "expected a regular file, found something else", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def who_may_replace(path: Path, *, is_private: bool = False) -> str:
+    """Return why others than this user may put something in the place of a path; empty if only this user and root may.
+
+    In a folder such as /tmp (sticky) each may only replace what is their own; with ``is_private`` the path's own folder may
+    not be one, because what is there today may be gone tomorrow.
+    """
+    path = path.absolute()
+    for place in dict.fromkeys((path, path.parent.resolve() / path.name)):
+        for folder in place.parents:
+            status = os.lstat(folder)
+            if status.st_uid not in (0, os.getuid()):
+                return f"{folder} belongs to another user"
+            if stat.S_ISLNK(status.st_mode) or not _is_shared(status):
+                continue
+            if not status.st_mode & stat.S_ISVTX or is_private and folder == place.parent:
+                return f"others may write to {folder}"
+    return ""
+
+
+def _is_shared(status: os.stat_result) -> bool:
+    """Return True if others may write to a folder. A group that has no member but this user is nobody else."""
+    if status.st_mode & stat.S_IWOTH or not status.st_mode & stat.S_IWGRP:
+        return bool(status.st_mode & stat.S_IWOTH)
+    try:
+        user, group = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(status.st_gid)
+    except KeyError:
+        return True
+    return group.gr_name != user or bool(set(group.gr_mem) - {user})
 
 
 def make_folder(path: Path, hint: str = "", *, is_input: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""Passwords and codes for the log-ins of one command: asked for one after the other, each secret once.
+"""Passwords and codes for the log-ins of one command: asked for one after the other.
 
-A password that let a user in also answers for that user on other servers, and a passphrase wherever the key is used; a code
-answers once. What was typed is kept in this process's memory only. A log-in that asks for something new holds the terminal
-until it is over, so that a wrong password reaches one server and not all.
+A password is sent to the server that it was typed for, and to another one only if Enter is pressed at its question, which
+says so. A passphrase answers wherever the key is used, because ssh sends it to nobody; a code answers once. What was typed is
+kept in this process's memory only. A log-in that asks for something new holds the terminal until it is over.
 """
 
 from __future__ import annotations
@@ -16,35 +16,50 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from typing import NamedTuple
 
 from orchestrator.transport import terminal
+from orchestrator.transport.openssh.command import program
 from orchestrator.transport.openssh.folder import MasterFolder
+from orchestrator.transport.ssh.config import Endpoint
 
 __all__ = ["Answers", "Login"]
 
-_LIMIT_BYTES = 65536
+_LIMIT_BYTES = 1 << 20
+_SHOWN_CHARACTERS = 300
 _TOUCHLESS_S = 2.0
 """Seconds in which a security key that needs no touch has answered, also on a busy machine."""
 _OF_A_KEY = re.compile(r"\b(passphrase|PIN)\b", re.IGNORECASE)
 _PASSWORD = re.compile(r"\bpassword\b(?!.*\b(one.time|otp|token|code)\b)", re.IGNORECASE)
-_ASKER = re.compile(r"\(?(?P<user>[^\s()@]+)@[^\s()']+(?:\)|'s)? ")
+_ASKER = re.compile(r"\(?(?P<user>[^\s()@]+)@(?P<host>[^\s()']+)(?:\)|'s)? ")
 _HOST_KEY = re.compile(r"\(yes/no(/\[fingerprint\])?\)", re.IGNORECASE)
 
 
-class Login:
-    """One log-in: of ``user`` at the server that messages call ``where``. ``may_ask``: whether the terminal may be used."""
+class Secret(NamedTuple):
+    """What an answer is for: a password of ``user`` at ``server``, or a key, whose passphrase ssh sends to nobody."""
 
-    def __init__(self, number: int, where: str, user: str, *, may_ask: bool) -> None:
+    server: str
+    user: str
+    what: str
+
+
+class Login:
+    """One log-in at ``endpoint``, which messages call ``where``. ``may_ask``: whether the terminal may be used."""
+
+    def __init__(self, number: int, where: str, endpoint: Endpoint, *, may_ask: bool) -> None:
         self.number = number
         self.where = where
-        self.user = user
+        self.user = endpoint.user
+        self.names = {endpoint.name, endpoint.address, endpoint.known_as}
+        self.server = f"{endpoint.name} port {endpoint.port}"
         self.may_ask = may_ask
         self.unanswered = ""
         """The first question that had no answer: the log-in is then given up."""
         self.has_asked = False
         self.has_waited = False
         self.over = False
-        self.given: dict[tuple[str, ...], str] = {}
+        self.given: dict[Secret, str] = {}
         self.holds_turn = False
         self.is_at_terminal = False
         self._asking_since: float | None = None
@@ -72,7 +87,7 @@ class Answers:
     def __init__(self, folder: MasterFolder) -> None:
         self._folder = folder
         self._logins: dict[str, Login] = {}
-        self._verified: dict[tuple[str, ...], str] = {}
+        self._verified: dict[Secret, tuple[str, str]] = {}
         self._turn = threading.Lock()
         self._changing = threading.Lock()
         self._is_interrupted = False
@@ -93,14 +108,14 @@ class Answers:
         }
 
     @contextmanager
-    def login(self, where: str, user: str, *, may_ask: bool) -> Iterator[Login]:
+    def login(self, where: str, endpoint: Endpoint, *, may_ask: bool) -> Iterator[Login]:
         """Yield a new log-in; what was typed for it is used again if the block ends without an error."""
         with self._changing:
-            login = Login(len(self._logins), where, user, may_ask=may_ask)
+            login = Login(len(self._logins), where, endpoint, may_ask=may_ask)
             self._logins[str(login.number)] = login
         try:
             yield login
-            self._verified.update(login.given)
+            self._verified.update({secret: (answer, login.where) for secret, answer in login.given.items()})
         finally:
             with self._changing:
                 login.over = True
@@ -126,8 +141,11 @@ class Answers:
                 if not (piece := line.recv(4096)):
                     return
                 data += piece
-            question = json.loads(data)
-            login = self._logins.get(str(question["login"]))
+            try:
+                question = json.loads(data)
+                login = self._logins.get(str(question["login"]))
+            except (ValueError, KeyError, TypeError):
+                return
             if login is None or login.over:
                 return
             if question["kind"] == "none":  # a key wants to be touched: ssh ends the helper when that is over
@@ -141,30 +159,40 @@ class Answers:
         """Return the answer to a question; None if there is none. A question about a host key is never answered."""
         if _HOST_KEY.search(prompt):
             return None
-        key = _key(prompt, login.user)
+        secret = _secret_of(prompt, login)
         with login.asking():
-            if (known := self._known(login, key)) is not None:
+            if (known := self._known(login, secret)) is not None:
                 return known
             self._take_turn(login)
             if login.over:
                 return None
-            if (known := self._known(login, key)) is not None:  # another log-in has asked meanwhile
+            if (known := self._known(login, secret)) is not None:  # another log-in has asked meanwhile
                 return known
-            return self._ask(login, prompt, key)
+            return self._ask(login, prompt, secret)
 
-    def _known(self, login: Login, key: tuple[str, ...]) -> str | None:
+    def _known(self, login: Login, secret: Secret | None) -> str | None:
         """Return a verified answer, unless this log-in was given it before: then the server refused it."""
-        if not key or key in login.given or key not in self._verified:
+        if not secret or secret in login.given or secret not in self._verified:
             return None
-        login.given[key] = self._verified[key]
-        return self._verified[key]
+        login.given[secret] = self._verified[secret][0]
+        return login.given[secret]
 
-    def _ask(self, login: Login, prompt: str, key: tuple[str, ...]) -> str | None:
-        question = " ".join(prompt.split())
+    def _of_another(self, login: Login, secret: Secret | None) -> tuple[str, str]:
+        """Return the last password that has let the same user in at another server, and where; empty texts without one."""
+        if not secret or secret in login.given or not secret.user:
+            return "", ""
+        others = [known for other, known in self._verified.items() if other.user == secret.user]
+        return others[-1] if others else ("", "")
+
+    def _ask(self, login: Login, prompt: str, secret: Secret | None) -> str | None:
+        question = _shown(prompt)
         if not login.may_ask or self._is_interrupted:
             login.unanswered = login.unanswered or question
             return None
-        text = f"orch: {login.where}: {_printable(question)} "
+        earlier, place = self._of_another(login, secret)
+        text = f"orch: {login.where}: {question} "
+        if place:
+            text += f"(Enter sends the one typed for {place}) "
         login.is_at_terminal = True
         try:
             answer = terminal.ask(text)
@@ -180,8 +208,10 @@ class Answers:
         login.has_asked = answer is not None
         if answer is None:
             login.unanswered = login.unanswered or question
-        elif key:
-            login.given[key] = answer
+            return None
+        answer = answer or earlier
+        if secret:
+            login.given[secret] = answer
         return answer
 
     def _take_turn(self, login: Login) -> None:
@@ -206,7 +236,7 @@ class Answers:
         """Ask for a touch, and wait until ssh has its answer. Without a terminal nobody is told: a key that needs no touch, as
         it was made, answers within a moment, and any other log-in is given up."""
         try:
-            terminal.show(f"orch: {login.where}: {_printable(' '.join(text.split()))}")
+            terminal.show(f"orch: {login.where}: {_shown(text)}")
         except terminal.NoTerminal:
             line.settimeout(_TOUCHLESS_S)
         try:
@@ -215,20 +245,31 @@ class Answers:
             login.unanswered = text
 
 
-def _key(prompt: str, user: str) -> tuple[str, ...]:
-    """Return what a secret is for, so that it can answer elsewhere too; empty for a code, which is used once.
+def _secret_of(prompt: str, login: Login) -> Secret | None:
+    """Return what a question is for, so that its answer can be used again; None for a code, which is used once.
 
-    >>> _key("me@gate's password: ", "x"), _key("(me@node1) Password: ", "x"), _key("Password: ", "me")
-    (('password', 'me'), ('password', 'me'), ('password', 'me'))
-    >>> _key("Enter passphrase for key '/k': ", "me"), _key("(me@gate) Verification code: ", "me")
-    (("Enter passphrase for key '/k': ",), ())
+    What a server asks begins with ``(user@host)``, from OpenSSH 8.5 on. Before that a server may ask as ssh itself does, for a
+    passphrase too; what is typed is then for this server alone.
     """
+    is_marked = _marks_questions(program())
     if _OF_A_KEY.search(prompt):
-        return (prompt,)
-    if _PASSWORD.search(prompt):
-        asker = _ASKER.match(prompt)
-        return ("password", asker["user"] if asker else user)
-    return ()
+        is_local = is_marked and prompt.startswith("Enter ")
+        return Secret("" if is_local else login.server, "", prompt)
+    if not _PASSWORD.search(prompt):
+        return None
+    asker = _ASKER.match(prompt)
+    user = asker["user"] if asker else login.user
+    # Through a ProxyCommand, ssh may ask for another server than the one of the log-in.
+    is_beyond = is_marked and asker and asker["host"] not in login.names
+    return Secret(asker["host"] if asker and is_beyond else login.server, user, "password")
+
+
+@cache
+def _marks_questions(ssh: str) -> bool:
+    """Return True if this ssh begins the questions of a server with the server's name."""
+    said = subprocess.run([ssh, "-V"], capture_output=True, text=True, errors="replace", check=False)
+    version = re.match(r"OpenSSH_(\d+)\.(\d+)", said.stderr + said.stdout)
+    return version is not None and (int(version[1]), int(version[2])) >= (8, 5)
 
 
 def _asked_by_program(text: str) -> str | None:
@@ -243,6 +284,7 @@ def _asked_by_program(text: str) -> str | None:
     return done.stdout.decode("utf-8", "surrogateescape").rstrip("\r\n") if done.returncode == 0 else None
 
 
-def _printable(text: str) -> str:
-    """Return a server's words without control characters, which a terminal might obey."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+def _shown(text: str) -> str:
+    """Return a server's words on one line of a bounded length, without control characters, which a terminal might obey."""
+    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…"

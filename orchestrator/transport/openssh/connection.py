@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import TransportError
-from orchestrator.files import PROJECT_HINT, make_folder
+from orchestrator.files import PROJECT_HINT, make_folder, who_may_replace
 from orchestrator.inventory import Host
 from orchestrator.transport.completion import completed
 from orchestrator.transport.openssh.answers import Answers
@@ -101,7 +101,7 @@ class OpensshConnector:
             refusal = self._refused.get(server)
             if refusal and not (refusal.kind == "host_key_unknown" and trust.accept_new):  # which another host may not have
                 raise endpoint.error(refusal.kind, refusal.message, refusal.hint)
-            if endpoint.control_path and usable(Path(endpoint.control_path)):
+            if _is_there_and_safe(endpoint):
                 endpoint.tell(f"{endpoint.summary}; using your connection at {endpoint.control_path}")
                 master = Master(Path(endpoint.control_path), endpoint.name)
             else:
@@ -131,10 +131,10 @@ class OpensshConnector:
             socket = folder.path / str(next(self._numbers))
             command = login_command(host, endpoint, trust, socket, through=through)
             try:
-                with answers.login(where, endpoint.user, may_ask=is_first) as login:
+                with answers.login(where, endpoint, may_ask=is_first) as login:
                     with self._changing:
                         self._refuse_if_over(endpoint)
-                        master = OwnMaster(endpoint, socket, command, login, answers.environment(login), via)
+                        master = OwnMaster(endpoint, socket, command, login, answers.environment(login), via, folder.watch)
                         self._started.add(master)
                     master.wait()
                     return master
@@ -159,6 +159,17 @@ class OpensshConnector:
                 self._folder = MasterFolder()
                 self._answers = Answers(self._folder)
             return self._folder, self._answers
+
+
+def _is_there_and_safe(endpoint: Endpoint) -> bool:
+    """Return True if the user's own connection can be used: another user must not be able to put another one in its place."""
+    path = Path(endpoint.control_path)
+    if not endpoint.control_path or not usable(path):
+        return False
+    if reason := who_may_replace(path, is_private=True):
+        endpoint.tell(f"not using your connection at {path}: {reason}")
+        return False
+    return True
 
 
 class OpensshTransport:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from orchestrator.errors import TransportError
+from orchestrator.files import who_may_replace
 from orchestrator.transport.ssh.config import MAX_STARTUPS, Endpoint
 
 __all__ = ["LATE", "failure", "fingerprint", "lacks_reason", "own_words", "step_of"]
@@ -56,9 +58,7 @@ def failure(endpoint: Endpoint, log: str, *, unanswered: str = "", gateway_log: 
     """
     if unanswered:
         text = f"the host asks for {unanswered.rstrip(': ')!r}, and there is no answer"
-        path = endpoint.control_path
-        dead = f"the connection at {path} does not answer: end it (ssh -O exit, or remove the file) and log in with ssh again"
-        return endpoint.error("auth_failed", text, dead if path and os.path.lexists(path) else _NO_TERMINAL)
+        return endpoint.error("auth_failed", text, _unused(endpoint.control_path) or _NO_TERMINAL)
     lines = own_words(log)
     words = "\n".join(lines)
     if _NOT_FORWARDED in words:
@@ -68,6 +68,15 @@ def failure(endpoint: Endpoint, log: str, *, unanswered: str = "", gateway_log: 
             kind, message, hint = make(match, log)
             return endpoint.error(kind, message.replace("{user}", endpoint.user), hint)
     return endpoint.error("host_unreachable", lines[-1] if lines else "ssh ended without a message")
+
+
+def _unused(path: str) -> str:
+    """Return why the user's own connection was not used; empty if there is none."""
+    if not path or not os.path.lexists(path):
+        return ""
+    if reason := who_may_replace(Path(path), is_private=True):
+        return f"the connection at {path} is not used, because {reason}: set ControlPath to a folder that only you may write to"
+    return f"the connection at {path} does not answer: end it (ssh -O exit, or remove the file) and log in with ssh again"
 
 
 _Words = tuple[str, str, str]

@@ -1,7 +1,8 @@
 """The private folder of one command's masters: their sockets, and the helper that ssh starts to ask for a password.
 
 A watcher, a small shell script in a session of its own, waits for the end of this process. When that comes without `close`, as
-after ``kill -9``, it ends every process whose command line names the folder, and removes the folder.
+after ``kill -9``, it ends the masters that it was told of, each only while its start time and its user are the same, and
+removes the folder.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
+from orchestrator.files import who_may_replace
+from orchestrator.procs import stat
 from orchestrator.transport.openssh import askpass
 
 __all__ = ["MasterFolder"]
@@ -23,14 +27,23 @@ _PATH_LIMIT = 80
 """A socket's path has 107 bytes, of which ssh uses 17 more while it makes one."""
 
 _WATCH = """
-while read -r _; do :; done
-[ -d "$1" ] || exit 0
-for entry in $(grep -lsF -- "$1" /proc/[0-9]*/cmdline); do
-    pid=${entry#/proc/}
-    pid=${pid%/cmdline}
-    [ "$pid" != $$ ] && kill "$pid" 2>/dev/null
-done
-rm -rf -- "$1"
+set -f
+folder=$1 known=
+while read -r line; do known="$known $line"; done
+[ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] || exit 0
+# A process is still the one that was started if it is of this user and began at the same tick, field 22 of its stat.
+signal() {
+    for one in $known; do
+        pid=${one%:*}
+        read -r line 2>/dev/null <"/proc/$pid/stat" || continue
+        set -- ${line##*) }
+        [ "${20}" = "${one#*:}" ] && [ -O "/proc/$pid" ] && kill -"$number" "$pid" 2>/dev/null
+    done
+}
+number=TERM; signal
+rm -rf -- "$folder"
+sleep 2
+number=KILL; signal
 """
 
 
@@ -53,6 +66,14 @@ class MasterFolder:
             cwd="/",
         )
 
+    def watch(self, pid: int) -> None:
+        """Tell the watcher of a child of this process that is to end with it."""
+        process = stat(pid)
+        if process:
+            assert self._watcher.stdin
+            with suppress(BrokenPipeError):  # somebody has ended the watcher
+                os.write(self._watcher.stdin.fileno(), f"{pid}:{process.start_ticks}\n".encode())
+
     def close(self) -> None:
         """Remove the folder, after its masters have ended, and end the watcher."""
         shutil.rmtree(self.path, ignore_errors=True)
@@ -67,9 +88,9 @@ def _new_folder() -> Path:
         if not parent or len(parent) > _PATH_LIMIT - 20:
             continue
         try:
-            if not os.statvfs(parent).f_flag & os.ST_NOEXEC:
+            if not (os.statvfs(parent).f_flag & os.ST_NOEXEC or who_may_replace(Path(parent, "new"))):
                 return Path(tempfile.mkdtemp(prefix="orch-ssh-", dir=parent))
         except OSError:
             continue
-    hint = "set XDG_RUNTIME_DIR to a folder with a short path, on a file system that allows programs to be started"
+    hint = "set XDG_RUNTIME_DIR to a folder of your own with a short path, on a file system that lets programs be started"
     raise ConfigError("expected a folder for the sockets of ssh, found none that fits in XDG_RUNTIME_DIR and /tmp", hint=hint)

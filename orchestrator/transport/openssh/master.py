@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import socket
+import stat
+import struct
 import subprocess
 import threading
 import time
@@ -22,6 +24,8 @@ __all__ = ["Master", "OwnMaster", "listens", "usable"]
 AUTH_TIMEOUT_S = 30.0
 """Limit for the key exchange and the authentication, without the time in which somebody types."""
 
+_WHEN_WATCHED = 'read -r _ || exit 1; exec "$@" </dev/null'
+"""Starts ssh once the watcher knows the process: what is killed before that leaves nothing behind."""
 _READY = b"\ndebug1: Entering interactive session."
 _LOG_BYTES = 64 * 1024
 _HELLO_BYTES = 4
@@ -69,6 +73,7 @@ class OwnMaster(Master):
         login: Login,
         environment: Mapping[str, str],
         gateway: Master | None,
+        watch: Callable[[int], None],
     ) -> None:
         super().__init__(socket, endpoint.name)
         self._endpoint = endpoint
@@ -79,14 +84,18 @@ class OwnMaster(Master):
         self._told = 0
         self._later = bytearray()
         self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
+            ["/bin/sh", "-c", _WHEN_WATCHED, "orch-ssh", *command],
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
             env={**os.environ, **environment},
         )
+        watch(self._process.pid)
+        assert self._process.stdin
+        with suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(b"\n")
         endpoint.tell(f"{endpoint.summary}; {shlex.join(command)}")
         self._thread = threading.Thread(target=self._read, daemon=True, name=f"ssh {endpoint.host}")
         self._thread.start()
@@ -193,11 +202,13 @@ def usable(path: Path) -> bool:
 
 def _ask(path: Path, is_right: Callable[[socket.socket], bool]) -> bool:
     try:
-        if path.stat().st_uid != os.getuid():
+        status = path.lstat()  # the link of another user may lead to a socket of this one, of another server
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.getuid():
             return False
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.settimeout(_CHECK_S)
             line.connect(str(path))
-            return is_right(line)
+            credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            return struct.unpack("3i", credentials)[1] == os.getuid() and is_right(line)
     except OSError:
         return False

@@ -15,8 +15,10 @@ import pytest
 
 from orchestrator.errors import TransportError
 from orchestrator.transport.connections import Connections
+from orchestrator.transport.openssh.folder import MasterFolder
 from tests.contract.openssh.connecting import left
 from tests.contract.rig import Rig
+from tests.contract.sshd import Sshd
 from tests.support.judge import wait_for
 
 REPOSITORY = Path(__file__).parents[3]
@@ -99,6 +101,62 @@ def test_a_live_connection_of_the_user_is_used_and_stays(rig: Rig, tmp_path: Pat
         assert master.poll() is None
         assert not line.alive
         master.terminate()
+
+
+def users_master(rig: Rig, server: Sshd, path: Path) -> subprocess.Popen[bytes]:
+    """Start a master as a user does, and return it once it listens at a path."""
+    options = ["-F", str(rig.config), "-i", str(rig.keys.client), "-p", str(server.port), "-S", str(path)]
+    master = subprocess.Popen(["ssh", *options, "-M", "-N", server.address], stdin=subprocess.DEVNULL)
+    wait_for(path.exists, 60, "the user's master does not start")
+    return master
+
+
+@pytest.mark.parametrize("kind", ["a link", "a link in a folder of all", "a socket in a folder of all", "a renamed folder"])
+def test_a_connection_that_another_user_may_have_put_there_is_not_used(rig: Rig, tmp_path: Path, kind: str) -> None:
+    """Each is a live master of this user, of another server."""
+    right, wrong = rig.serve(), rig.serve()
+    place, own = tmp_path / "place", tmp_path / "own"
+    for folder in (place, own):
+        folder.mkdir(mode=0o700)
+    path, mode = place / "cm", 0o1777
+    if kind == "a renamed folder":
+        (place / "inner").mkdir(mode=0o700)
+        path, mode = place / "inner" / "cm", 0o777
+    is_link = kind.startswith("a link")
+    with users_master(rig, wrong, own / "cm" if is_link else path) as master:
+        if is_link:
+            path.symlink_to(own / "cm")
+        if kind != "a link":
+            place.chmod(mode)
+        rig.configure(f"Host {right.address}\nControlPath {path}")
+        line = rig.connect(right)
+        assert line.run(["sh", "-c", "echo $HOME"], timeout_s=60).stdout.decode().strip() == str(right.home)
+        assert master.poll() is None
+        master.terminate()
+
+
+def test_processes_that_name_the_folder_of_a_killed_command_are_left_alone(rig: Rig, _sockets: Path) -> None:
+    """Also one that has the number of a master that has ended, which the folder's watcher was told of."""
+    folder = MasterFolder()
+    process = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    innocents = [
+        subprocess.Popen([*process, f"{folder.path}/log"]),
+        subprocess.Popen([*process, f"{folder.path}-of-somebody"], env={"ORCH_ASKPASS": f"{folder.path}/ask"}),
+    ]
+    other = subprocess.Popen(process)
+    with subprocess.Popen(process) as master:
+        folder.watch(master.pid)
+        handle = folder._watcher.stdin
+        assert handle
+        os.write(handle.fileno(), f"{other.pid}:1\n{os.getpid()}:0\nx:y\n".encode())
+        handle.close()  # as the kernel does for a command that was killed
+        assert master.wait(60) == -signal.SIGTERM
+    folder._watcher.wait(60)
+    assert not folder.path.exists()
+    for innocent in (*innocents, other):
+        assert innocent.poll() is None
+        innocent.kill()
+        innocent.wait()
 
 
 def test_hosts_behind_one_jump_host_share_its_log_in(rig: Rig) -> None:

@@ -7,8 +7,13 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
 
 from orchestrator.inventory.hosts import Host
+from orchestrator.transport.openssh.answers import Answers
+from orchestrator.transport.openssh.folder import MasterFolder
 from tests.contract.bastion import Bastion, needs_pam
 from tests.contract.rig import Rig
 from tests.contract.sshd import make_key
@@ -102,12 +107,19 @@ def test_the_passphrase_of_a_key_is_asked_for_once_for_all_its_hosts(rig: Rig, t
     assert terminal.text.count("Enter passphrase") == 1 and "reached all 2 hosts" in terminal.text
 
 
+def with_passwords(rig: Rig, *options: str) -> Bastion:
+    """Start a server that asks for the password alone."""
+    server = rig.serve(*options, kind=Bastion)
+    pam = server.directory / "etc" / "pam"
+    pam.write_text("".join(line for line in pam.read_text().splitlines(keepends=True) if "google" not in line))
+    return server
+
+
 @needs_pam
-def test_a_wrong_password_is_asked_for_again_and_then_answers_for_the_next_host(rig: Rig, tmp_path: Path) -> None:
-    servers = [rig.serve(kind=Bastion) for _ in range(2)]
-    for server in servers:  # the password alone
-        pam = server.directory / "etc" / "pam"
-        pam.write_text("".join(line for line in pam.read_text().splitlines(keepends=True) if "google" not in line))
+def test_a_wrong_password_is_asked_for_again_and_the_right_one_is_sent_elsewhere_only_at_a_word(
+    rig: Rig, tmp_path: Path
+) -> None:
+    servers = [with_passwords(rig) for _ in range(2)]
     folder = project(rig, tmp_path / "project", *(rig.host(server) for server in servers))
     terminal = Terminal(REACH, folder, environment(folder))
     with closing(terminal):
@@ -115,9 +127,104 @@ def test_a_wrong_password_is_asked_for_again_and_then_answers_for_the_next_host(
         terminal.type("wrong")
         terminal.wait_for("Password: ")
         terminal.type(Bastion.password)
+        terminal.wait_for("Password: (Enter sends the one typed for node")
+        assert sorted(server.log.count("Accepted keyboard-interactive") for server in servers) == [0, 1]
+        terminal.type("")
         assert terminal.end() == 0, terminal.text
-    assert terminal.text.count("Password: ") == 2
+    assert terminal.text.count("Password: ") == 3
     assert sum(server.log.count("Postponed keyboard-interactive for me") for server in servers) == 3  # one more for the error
+
+
+@needs_pam
+def test_a_password_is_not_sent_to_the_next_server_that_asks_for_one(rig: Rig, tmp_path: Path) -> None:
+    """The second server asks in the same words, and writes down what it is told."""
+    gate, evil = with_passwords(rig), rig.serve(kind=Bastion)
+    heard, script = tmp_path / "heard", tmp_path / "script"
+    script.write_text(f"#!/bin/sh\ntr '\\0' '\\n' >> {heard}\nexit 1\n")
+    script.chmod(0o755)
+    (evil.directory / "etc" / "pam").write_text(f"auth required pam_exec.so expose_authtok {script}\n")
+    rig.configure("Host *\nNumberOfPasswordPrompts 1")
+    folder = project(rig, tmp_path / "project", rig.behind(evil, gate))
+    terminal = Terminal(REACH, folder, environment(folder))
+    with closing(terminal):
+        terminal.wait_for("Password: ")
+        terminal.type(gate.password)
+        terminal.wait_for(f"orch: node1: (me@{evil.address}) Password: (Enter sends the one typed for node1 (jump host")
+        terminal.type("nothing")
+        assert terminal.end() == 3, terminal.text
+    assert heard.read_text().split() == ["nothing"]
+
+
+class _End(NamedTuple):
+    """The server of a log-in."""
+
+    name: str
+    address: str
+    known_as: str
+    port: int = 22
+    user: str = "me"
+
+
+GATE, NODE, BESIDE = _End("gate", "10.0.0.1", "gate"), _End("n1", "10.0.0.2", "10.0.0.2"), _End("n1", "10.0.0.2", "x", 2222)
+OF_A_KEY = "Enter passphrase for key '/k': "
+
+
+@pytest.mark.parametrize("version", ["OpenSSH_9.2p1 Debian", "OpenSSH_8.0p1"])
+@pytest.mark.parametrize(
+    ("first", "second", "is_sent"),
+    [
+        ((GATE, "me@gate's password: "), (GATE, "me@gate's password: "), (True, True)),
+        ((GATE, "me@gate's password: "), (NODE, "me@10.0.0.2's password: "), (False, False)),
+        ((GATE, "Password: "), (NODE, "Password: "), (False, False)),
+        ((GATE, "me@gate's password: "), (NODE, "(me@n1) me@gate's password: "), (False, False)),
+        ((NODE, "me@10.0.0.2's password: "), (BESIDE, "me@10.0.0.2's password: "), (False, False)),
+        ((NODE, "me@gate's password: "), (BESIDE, "me@gate's password: "), (True, False)),  # both through ssh -W gate
+        ((GATE, OF_A_KEY), (NODE, OF_A_KEY), (True, False)),  # before 8.5 the server may have asked this
+        ((GATE, OF_A_KEY), (NODE, f"(me@n1) {OF_A_KEY}"), (False, False)),
+        ((GATE, "(me@gate) Password: "), (GATE, "(me@gate) Verification code: "), (False, False)),
+    ],
+)
+def test_an_answer_is_used_again_for_the_same_server_or_key_alone(
+    version: str, first: tuple[_End, str], second: tuple[_End, str], is_sent: tuple[bool, bool], tmp_path: Path
+) -> None:
+    program = tmp_path / "ssh"
+    program.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
+    program.chmod(0o700)
+    asked: list[str] = []
+
+    def ask(text: str) -> str:
+        asked.append(text)
+        return f"answer {len(asked)}"
+
+    folder = MasterFolder()
+    answers = Answers(folder)
+    with pytest.MonkeyPatch.context() as patch, closing(folder), closing(answers):
+        patch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        patch.setattr("orchestrator.transport.terminal.ask", ask)
+        for end, prompt in (first, second):
+            with answers.login(end.name, end, may_ask=True) as login:  # type: ignore[arg-type]
+                done = subprocess.run(
+                    [str(folder.helper), prompt],
+                    env={**os.environ, **answers.environment(login)},
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+    is_again = is_sent[version != "OpenSSH_9.2p1 Debian"]
+    assert done.stdout == ("answer 1\n" if is_again else "answer 2\n") and len(asked) == 2 - is_again
+
+
+def test_a_very_long_question_is_shown_in_part_and_answered(_sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("orchestrator.transport.terminal.ask", lambda text: asked.append(text) or "yes")
+    folder = MasterFolder()
+    answers = Answers(folder)
+    with closing(folder), closing(answers), answers.login("gate", GATE, may_ask=True) as login:  # type: ignore[arg-type]
+        argv = [str(folder.helper), "\x1b[2J" + "word " * 20_000]
+        environment = {**os.environ, **answers.environment(login)}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "yes\n", "")
+    assert asked[0].startswith("orch: gate: ?[2Jword word ") and len(asked[0]) < 400
 
 
 @needs_pam

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from orchestrator import lab as labs
+from orchestrator.procs import cmdline, snapshot
 from tests.faults.rows.common import GRACE_S, QUICK, running
+from tests.faults.rows.setup import inventory
 from tests.faults.suite import Trial, row
 from tests.support import judge
 from tests.support.second_user import Other, missing, second_user, taking
@@ -61,6 +66,65 @@ def taken_address(trial: Trial) -> None:
         trial.keep("node1", "node2")
         dropped = controller.orch("undeploy", "--force", "--hosts", "node[1-2]")
         assert dropped.code == 0 and not controller.node_run(victim).exists(), dropped
+
+
+@row("A3", "another user's link where a shared connection of ssh would be", limit_s=180, skip=missing)
+def planted_link(trial: Trial) -> None:
+    """The link leads to a live connection of ours, to another node: what is for node2 would run on node1."""
+    controller, lab = trial.controller, trial.lab
+    place = Path(tempfile.mkdtemp(prefix="shared-"))  # as /tmp, and its path is short
+    place.chmod(0o1777)
+    own = trial.scratch / "own"
+    own.mkdir(mode=0o700)
+    config = trial.scratch / "ssh_config"
+    config.write_text(f"ControlPath {place}/cm-%h\n{lab.ssh_config.read_text()}")
+    hosts = {"node2": {"address": lab.node("node2").address, "transport": "openssh"}}
+    words = ("--hosts", inventory(controller, hosts, ssh={"config": str(config)}), "--nodes", "1", "--gpus", "1")
+    argv = ["ssh", "-F", str(lab.ssh_config), "-M", "-N", "-S", str(own / "cm"), "node1"]
+    with second_user() as other, subprocess.Popen(labs.argv_inside(lab, argv), stdin=subprocess.DEVNULL) as master:
+        try:
+            judge.wait_for((own / "cm").exists, 60, "the user's connection does not start")
+            link = place / f"cm-{lab.node('node2').address}"
+            plant = ["setpriv", f"--reuid={other.number}", "--clear-groups", "ln", "-s", str(own / "cm"), str(link)]
+            subprocess.run(plant, check=True)
+            done = controller.orch("bench", *QUICK, *words)
+            assert done.code == 0 and master.poll() is None, done
+        finally:
+            master.terminate()
+            shutil.rmtree(place)
+    there = [
+        node
+        for node in trial.nodes
+        if list((lab.node(node).home / ".orch-node/nodes/node2").glob(f"runs/{controller.bench.name}*"))
+    ]
+    assert there == ["node2"], f"the run was on {there}"
+    trial.keep("node2")
+
+
+@row("A4", "a controller with connections of ssh is killed; processes of others name its folder", limit_s=180, skip=missing)
+def named_folder(trial: Trial) -> None:
+    controller, lab = trial.controller, trial.lab
+    hosts = {name: {"address": lab.node(name).address, "transport": "openssh"} for name in ("node1", "node2")}
+    place = Path(tempfile.mkdtemp(prefix="run-"))
+    controller.environment["XDG_RUNTIME_DIR"] = str(place)
+    process = running(controller, "--hosts", inventory(controller, hosts), "--lease", "5", nodes=2)
+    (folder,) = place.glob("orch-ssh-*")
+    program = ["/usr/bin/tail", "-f", "/dev/null", f"{folder}/log"]
+    with second_user() as other, ExitStack() as ended:
+        ended.callback(shutil.rmtree, place, ignore_errors=True)
+        innocents = []
+        for user in (None, other.number):
+            innocents.append(subprocess.Popen(program, user=user, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            ended.callback(innocents[-1].wait)
+            ended.callback(innocents[-1].kill)
+        masters = {pid for pid in snapshot() if f"-S\0{folder}/".encode() in cmdline(pid)}
+        os.kill(process.pid, signal.SIGKILL)
+        judge.wait_for(lambda: not folder.exists(), 60, "the folder stays")
+        judge.wait_for(lambda: not masters & set(snapshot()), 60, "connections stay")
+        assert masters and [one.poll() for one in innocents] == [None, None], "somebody else was ended"
+    trial.clean_within(5.0 + 2.5 + GRACE_S + 2.0)
+    assert controller.orch("collect").code == 0
+    trial.keep("node1", "node2")
 
 
 @row("A2", "another user holds a node's name, and says that he is somebody else", limit_s=180, skip=missing)

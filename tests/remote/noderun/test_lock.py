@@ -58,15 +58,16 @@ def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(t
         held[run] = node.supervisor(run)
         node.arm(held[run], run, files)
         held[run].wait_for("armed")
-    wanted = {}
+    wanted, staged = {}, {}
     for run, node in ((early, other), (late, one)):
-        files = node.stage(run, SLEEP)
+        staged[run] = node.stage(run, SLEEP)
         wanted[run] = node.supervisor(run)
-        node.arm(wanted[run], run, files)
-    assert wanted[late].wait_for("error")["kind"] == "node_busy"
+    one.arm(wanted[late], late, staged[late])
+    other.arm(wanted[early], early, staged[early])
+    assert wanted[late].wait_for("error", 30)["kind"] == "node_busy"
     for line in (held[late], wanted[late]):  # as a controller does that was refused
         line.close()
-    wanted[early].wait_for("armed", 5)
+    wanted[early].wait_for("armed", 30)
     for line in (held[early], wanted[early]):
         line.close()
     other.close()
