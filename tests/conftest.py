@@ -15,11 +15,11 @@ from hypothesis import settings
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
-from tests.support import examples, judge
+from tests.support import examples, judge, timers
 from tests.support.faultlab import four_nodes
 from tests.support.machine import Machine
 
-judge.patience = 4.0
+judge.patience = 40.0
 
 TESTS = Path(__file__).parent
 TRAINERS = ("remote/test_trainers.py", "remote/test_trainers_simulated.py")
@@ -118,6 +118,12 @@ def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     directory = tmp_path_factory.mktemp("shared") / "lab"
     yield four_nodes(directory)
     labs.down(directory)
+
+
+@pytest.fixture(autouse=True)
+def _no_timer_outlives_its_test() -> Iterator[None]:
+    yield
+    timers.end_all()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import MODULES
+from tests.support.judge import LIMIT_S
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = sorted([REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *(REPOSITORY / "docs").rglob("*.md")])
@@ -54,7 +55,7 @@ def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) 
     pytest.importorskip("mkdocs")
     site = tmp_path / "site"
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)]
-    done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert {path.stem for path in PAGES} - {"README", "CHANGELOG"} <= {path.stem for path in site.rglob("*.html")}
     start = (site / "index.html").read_text(encoding="utf-8")
@@ -66,12 +67,12 @@ def test_the_manual_page_has_every_command_and_option_and_man_reads_it(tmp_path:
     page = tmp_path / "orch.1"
     make = [sys.executable, str(REPOSITORY / "docs" / "reference.py"), "man", "2026-01-01"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    page.write_bytes(subprocess.run(make, env=environment, capture_output=True, timeout=60, check=True).stdout)
+    page.write_bytes(subprocess.run(make, env=environment, capture_output=True, timeout=LIMIT_S, check=True).stdout)
     text = page.read_text(encoding="utf-8")
     names = [name for commands in MODULES.values() for name in commands]
     assert re.findall(r"^\.SH ORCH (\w+)$", text, re.MULTILINE) == [name.upper() for name in names]
     assert ".SH ORCH LAB UP\n" in text and "\\-\\-until\\-ci 1%" in text and "\\fBORCH_PROJECT\\fR" in text
     if not shutil.which("groff"):
         pytest.skip("needs groff, which comes with man")
-    shown = subprocess.run(["groff", "-man", "-Tutf8", "-ww", str(page)], capture_output=True, timeout=60, check=False)
+    shown = subprocess.run(["groff", "-man", "-Tutf8", "-ww", str(page)], capture_output=True, timeout=LIMIT_S, check=False)
     assert (shown.returncode, shown.stderr) == (0, b""), shown.stderr.decode()

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from orchestrator.cli import main
 from orchestrator.extras import EXTRAS
 from orchestrator.plan.folders import frameworks, open_framework
+from tests.support.judge import LIMIT_S
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "orchestrator"
@@ -501,7 +502,9 @@ def test_what_runs_everywhere_is_written_in_the_language_of_python_3_6() -> None
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     variables = os.environ | {"PYTHONPATH": str(REPOSITORY), "COLUMNS": "100"}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=variables)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False, env=variables
+    )
 
 
 def test_help_imports_the_table_of_commands_and_none_of_them() -> None:

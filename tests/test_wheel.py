@@ -18,6 +18,7 @@ from orchestrator import __version__
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
 from tests.support import judge
+from tests.support.judge import LIMIT_S
 
 REPOSITORY = Path(__file__).parents[1]
 pytestmark = pytest.mark.timeout(180)
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.timeout(180)
 def run(argv: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ORCH_", "SSH_", "PYTHON"))}
     variables = kept | {"HOME": str(folder), "NO_COLOR": "1", "COLUMNS": "160"} | environment
-    return subprocess.run(argv, cwd=folder, env=variables, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(argv, cwd=folder, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 @pytest.fixture(scope="module")

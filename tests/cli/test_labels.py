@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import commands
 from tests.support.benches import bench
+from tests.support.judge import LIMIT_S
 
 WHEN = "2026-01-0{}T00:00:00Z"
 
@@ -80,7 +81,7 @@ def test_rm_does_as_it_is_answered(project: Path, answer: str, said: str, left: 
         variables = commands.inherited_environment() | {"PYTHONPATH": str(commands.REPOSITORY)}
         argv = [sys.executable, "-m", "orchestrator", "rm", "a"]
         done = subprocess.run(
-            argv, cwd=project, stdin=theirs, capture_output=True, text=True, timeout=60, check=False, env=variables
+            argv, cwd=project, stdin=theirs, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=variables
         )
     finally:
         os.close(ours)

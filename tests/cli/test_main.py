@@ -29,13 +29,14 @@ from orchestrator.errors import (
 from tests.cli.nowhere import INVENTORY
 from tests.support.cli_project import Project
 from tests.support.commands import REPOSITORY
+from tests.support.judge import LIMIT_S
 
 ORCH = (sys.executable, "-c", "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()")
 
 
 def test_the_version_and_help_go_to_stdout(project: Project) -> None:
     variables = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    started = subprocess.run([*ORCH, "--version"], env=variables, capture_output=True, text=True, timeout=60, check=True)
+    started = subprocess.run([*ORCH, "--version"], env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert (started.stdout, started.stderr) == (project.orch("--version").stdout, "") == (f"orch {__version__}\n", "")
     helped = project.orch("--help")
     assert helped.returncode == 0 and helped.stderr == "" and "Exit status: 0 success" in helped.stdout
@@ -58,7 +59,7 @@ def test_who_stops_reading_our_output_gets_no_traceback(project: Project) -> Non
     script = '"$@" bench resnet50 --ladder --dry-run | head -n 1; exit ${PIPESTATUS[0]}'
     variables = os.environ | {"PYTHONPATH": str(REPOSITORY), "HOME": str(project.path)}
     argv = ["bash", "-c", script, "bash", *ORCH]
-    done = subprocess.run(argv, cwd=project.path, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, cwd=project.path, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode in (0, 1), done.stderr
     assert done.stdout.endswith("that is chosen when a run starts\n") and "Traceback" not in done.stderr, done.stderr
 
@@ -70,7 +71,7 @@ def test_control_characters_in_a_message_are_shown_and_not_sent_to_the_terminal(
 
 def test_unreachable_hosts_are_a_matter_of_transport(project: Project) -> None:
     key = project.path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True, timeout=30)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True, timeout=LIMIT_S)
     inventory = project.path / "inventory" / "cluster.yaml"
     inventory.write_text(INVENTORY.replace("{gpus: 8,", f"{{gpus: 8, ssh: {{key: {key}}},"))
     done = project.orch("check", "--only", "reach")

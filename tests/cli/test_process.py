@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.judge import LIMIT_S
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -20,7 +22,7 @@ VARIABLES = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)}
 
 def ended(body: str, stdout: int) -> int:
     code = f"{HEAD}\ndef main():\n    print('x')\n    {body}\nat_once(main)"
-    return subprocess.run([sys.executable, "-c", code], stdout=stdout, timeout=60, check=False, env=VARIABLES).returncode
+    return subprocess.run([sys.executable, "-c", code], stdout=stdout, timeout=LIMIT_S, check=False, env=VARIABLES).returncode
 
 
 @pytest.mark.parametrize(("body", "status"), [("pass", 0), ("sys.exit()", 0), ("sys.exit(5)", 5), ("sys.exit('why')", 1)])
@@ -49,7 +51,7 @@ def test_text_that_a_full_disk_does_not_take_is_no_success(body: str, status: in
 def test_a_stream_that_is_closed_is_output_that_nobody_takes(tmp_path: Path, body: str, status: int, closed: str) -> None:
     code = f"{HEAD}\ndef main():\n    print('x', flush=True)\n    print('x', file=sys.stderr)\n    {body}\nat_once(main)"
     argv = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-c", code]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, env=VARIABLES)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=VARIABLES)
     assert (done.returncode, "Traceback" in done.stderr) == (status, False), done
     assert [path.read_text() for path in tmp_path.iterdir()] == ["y"] * ("open" in body)
 
@@ -66,7 +68,7 @@ def test_a_stream_that_is_closed_is_output_that_nobody_takes(tmp_path: Path, bod
 def test_what_an_encoding_lacks_is_written_as_its_escape(encoding: str, shown: bytes) -> None:
     code = f"{HEAD}\ndef main():\n    print('a \\xb7 \\u2013')\n    print('a \\xb7 \\u2013', file=sys.stderr)\nat_once(main)"
     variables = VARIABLES | {"PYTHONIOENCODING": encoding}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False, env=variables)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=LIMIT_S, check=False, env=variables)
     assert (done.returncode, done.stdout) == (0, shown), done
     assert encoding == "ascii:replace" or done.stderr == shown
 
@@ -75,7 +77,7 @@ def test_a_disk_that_fills_up_amid_a_command_is_said_in_words() -> None:
     argv = [sys.executable, "-u", "-m", "orchestrator", "published"]
     variables = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=variables)
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False, env=variables)
     assert done.returncode == 1
     assert done.stderr == "orch: standard output: expected space for the whole output, got: No space left on device\n"
 
@@ -114,7 +116,7 @@ def test_an_unexpected_exception_is_reported_by_its_place_without_a_value(tmp_pa
     )
     script.write_text(f"{HEAD}\n{broken}{BUG.format(body=body)}\nat_once(main)\n")
     argv = [sys.executable, str(script), "archive"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=VARIABLES, cwd=tmp_path)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=VARIABLES, cwd=tmp_path)
     kind = "RuntimeError" if "raise" in body else "ValueError"
     assert done.returncode == 1 and done.stderr.startswith("orch: this is a bug in orch. Traceback:\n"), done.stderr
     assert all(part in done.stderr for part in (f'File "{script}", line', f"builtins.{kind} (", "builtins.KeyError ("))
@@ -125,5 +127,5 @@ def test_an_unexpected_exception_is_reported_by_its_place_without_a_value(tmp_pa
 def test_a_crash_dumps_no_core_with_secrets_but_nodes_of_a_lab_may(words: tuple[str, ...], limit: str) -> None:
     body = f"{HEAD}\ndef main():\n    import subprocess; subprocess.run(['bash', '-c', 'ulimit -S -c'])\nat_once(main)"
     argv = ["bash", "-c", 'ulimit -S -c unlimited; exec "$@"', "bash", sys.executable, "-c", body, *words]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=VARIABLES)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=VARIABLES)
     assert done.stdout.split() == [limit], done

@@ -16,6 +16,7 @@ from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError
 from tests.support import judge
 from tests.support.benches import bench
+from tests.support.judge import LIMIT_S
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -49,7 +50,7 @@ def test_without_matplotlib_live_pages_are_served_and_the_site_says_what_it_need
 
     def page(path: str) -> str:
         try:
-            with urllib.request.urlopen(address + path, timeout=20) as answer:
+            with urllib.request.urlopen(address + path, timeout=LIMIT_S) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             return error.read().decode()

@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from orchestrator.cli.transfer import transfer
+from tests.support.judge import LIMIT_S
 
 PROGRAM = """
 import time
@@ -52,6 +53,6 @@ def test_a_terminal_shows_bytes_and_rate_and_is_left_clean() -> None:
         except OSError:  # a terminal that nobody holds any more
             break
     os.close(ours)
-    assert child.wait(10) == 0
+    assert child.wait(LIMIT_S) == 0
     assert re.search(rb"logs .*10\.0 MB.* MB/s", shown), shown
     assert b"\x1b[2K" in shown.partition(b"20.0 MB")[2] and shown.endswith(b"done\r\n"), shown

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sshd import free_port
+from tests.support.judge import LIMIT_S
 
 __all__ = ["Realm", "needs_kerberos"]
 
@@ -83,11 +84,11 @@ class Realm:
     def close(self) -> None:
         """Stop the KDC."""
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(LIMIT_S)
 
     def _run(self, name: str, *words: str, text: str = "") -> str:
         argv = [str(shutil.which(name, path=_PATH)), *words]
         environment = {**os.environ, **self.environment}
-        done = subprocess.run(argv, input=text, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(argv, input=text, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert done.returncode == 0, f"{argv}: {done.stderr}"
         return done.stdout

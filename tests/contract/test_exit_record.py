@@ -21,6 +21,7 @@ from orchestrator.plan.payload import rank_source, runner_source
 from orchestrator.record.node_record import SCHEMA, ExitRecord, RankRecord, exit_record
 from orchestrator.record.rundir import RunDir
 from orchestrator.transport.ssh import Transport
+from tests.support.judge import LIMIT_S
 
 NOT_READ = {"schema", "boot_id"}
 """Of the record, and of a rank: what it is proven by, and what is for people who look for themselves."""
@@ -48,9 +49,11 @@ def ended(node: Node, code: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run two ranks, of which the first ends with ``code``. Return the record, and the ends of ranks as the line told them."""
     launch = LAUNCH.format(python=sys.executable, code=code).encode()
     files = {"launch.sh": launch, "rank_wrapper.py": rank_source()}
-    node.put([Upload(f"{run_path(node.host.name, RUN_ID)}/{name}", data, 0o700) for name, data in files.items()], timeout_s=20)
+    node.put(
+        [Upload(f"{run_path(node.host.name, RUN_ID)}/{name}", data, 0o700) for name, data in files.items()], timeout_s=LIMIT_S
+    )
     events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    line = node.supervisor(RUN_ID, start=True, timeout_s=20)
+    line = node.supervisor(RUN_ID, start=True, timeout_s=LIMIT_S)
     line.start(lambda _, event: events.put(event))
     line.send(
         "arm", run_id=RUN_ID, node_rank=0, argv=["./launch.sh"], variables="", ports=[], by_marker=False, progress=[],
@@ -59,7 +62,7 @@ def ended(node: Node, code: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     )  # fmt: skip
     ranks: list[dict[str, Any]] = []
     while True:
-        event = events.get(timeout=20)
+        event = events.get(timeout=LIMIT_S)
         assert event["event"] not in ("error", "lost"), event
         if event["event"] == "armed":
             line.send("go", at=time.monotonic())
@@ -85,7 +88,7 @@ def test_the_record_of_the_runner_fits_its_reader(node: Node, tmp_path: Path, co
     assert len(times) == 4 and record.started_mono_s is not None and record.ended_mono_s is not None
     assert record.started_mono_s < min(times) and max(times) < record.ended_mono_s
     assert {rank.rank for rank in map(RankRecord.of, told)} == {0, 1}
-    left = left_behind(node, RUN_ID, timeout_s=20)
+    left = left_behind(node, RUN_ID, timeout_s=LIMIT_S)
     run = RunDir(tmp_path / RUN_ID)
     assert collect_host(node, run).complete
     assert left is not None and left.record == exit_record(run, node.host.name) == record

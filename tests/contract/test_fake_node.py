@@ -27,6 +27,7 @@ from orchestrator.transport.ssh import Transport
 from tests.contract.rig import Rig
 from tests.support.fake_node import FakeNode
 from tests.support.fake_supervisor import Rank
+from tests.support.judge import LIMIT_S
 
 WRAPPER = Upload("payload/x/rank_wrapper.py", rank_source())
 # Names of their own: a node runner knows what is a run's by its marker, on the whole machine.
@@ -62,8 +63,10 @@ class Subject:
         """Stage a run of one rank and return the line to its supervisor."""
         if self.fake:
             self.fake.program = lambda order: {0: rank}
-        self.node.put([WRAPPER, Upload(f"{run_path(self.node.host.name, run)}/launch.sh", script(rank), 0o700)], timeout_s=20)
-        return self.listen(self.node.supervisor(run, start=True, timeout_s=10))
+        self.node.put(
+            [WRAPPER, Upload(f"{run_path(self.node.host.name, run)}/launch.sh", script(rank), 0o700)], timeout_s=LIMIT_S
+        )
+        return self.listen(self.node.supervisor(run, start=True, timeout_s=LIMIT_S))
 
     def listen(self, line: Any) -> Any:
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -72,7 +75,7 @@ class Subject:
 
     def event(self, name: str) -> dict[str, Any]:
         """Wait for the next event, which has to be of that name; the answers to beats are passed over."""
-        while (event := self.events.get(timeout=10))["event"] == "beat" and name != "beat":
+        while (event := self.events.get(timeout=LIMIT_S))["event"] == "beat" and name != "beat":
             continue
         assert event["event"] == name, event
         assert event["host"] == self.node.host.name and event["at"] <= time.monotonic()
@@ -107,7 +110,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
     node = Node(transport, runner_source())
     yield Subject(node, None)
     for run in (RUN, OTHER):
-        node.ask("stop", run=run, grace_s=0.2, reason="over", timeout_s=20)
+        node.ask("stop", run=run, grace_s=0.2, reason="over", timeout_s=LIMIT_S)
     node.close()
 
 
@@ -120,33 +123,33 @@ def shape(value: Any) -> Any:
 
 def test_files_are_sent_once_and_only_below_the_work_directory(subject: Subject) -> None:
     files = [Upload("payload/x/a", b"aa"), Upload("payload/x/b", b"b")]
-    assert [subject.node.put(files, timeout_s=20) for _ in range(2)] == [3, 0]
-    assert subject.node.put([Upload("payload/x/b", b"cc")], timeout_s=20) == 2
+    assert [subject.node.put(files, timeout_s=LIMIT_S) for _ in range(2)] == [3, 0]
+    assert subject.node.put([Upload("payload/x/b", b"cc")], timeout_s=LIMIT_S) == 2
     with pytest.raises(RunError, match="unsafe path") as caught:
-        subject.node.put([Upload("../out", b"x")], timeout_s=20)
+        subject.node.put([Upload("../out", b"x")], timeout_s=LIMIT_S)
     assert (caught.value.kind, caught.value.host) == ("unsafe_path", subject.node.host.name)
 
 
 def test_what_another_set_holds_is_copied_and_not_sent(subject: Subject, tmp_path: Path) -> None:
     first, other = (Upload(f"payload/{name}/a", b"aaa", elsewhere="payload/*/a") for name in ("x", "y"))
-    assert subject.node.put([first, other], timeout_s=20) == 6  # asked for before either was there
+    assert subject.node.put([first, other], timeout_s=LIMIT_S) == 6  # asked for before either was there
     third = Upload("payload/z/a", b"aaa", 0o700, elsewhere="payload/*/a")
-    assert subject.node.put([third], timeout_s=20) == 0
+    assert subject.node.put([third], timeout_s=LIMIT_S) == 0
     copy = tmp_path / "work" / third.path
     assert copy.read_bytes() == b"aaa" and copy.stat().st_mode & 0o777 == 0o700
-    assert subject.node.put([Upload("payload/z/b", b"aaa", elsewhere="payload/*/b")], timeout_s=20) == 3
-    assert subject.node.put([Upload("payload/v/a", b"bbb", elsewhere="payload/*/a")], timeout_s=20) == 3
+    assert subject.node.put([Upload("payload/z/b", b"aaa", elsewhere="payload/*/b")], timeout_s=LIMIT_S) == 3
+    assert subject.node.put([Upload("payload/v/a", b"bbb", elsewhere="payload/*/a")], timeout_s=LIMIT_S) == 3
 
 
 def test_a_run_that_is_not_there(subject: Subject) -> None:
     node = subject.node
-    assert node.ask("left", run=RUN, timeout_s=20) == {"left": [], "supervisor": False}
-    status = node.ask("status", timeout_s=20)
+    assert node.ask("left", run=RUN, timeout_s=LIMIT_S) == {"left": [], "supervisor": False}
+    status = node.ask("status", timeout_s=LIMIT_S)
     assert set(status) == {"runs", "owner"} and RUN not in status["runs"] and status["owner"] is None
-    assert node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": True}
-    assert node.ask("stop", run=RUN, grace_s=0.1, reason="x", timeout_s=20) == {"stopped": [], "left": []}
-    assert left_behind(node, RUN, timeout_s=20) is None
-    node.put([Upload(f"{run_path(node.host.name, RUN)}/launch.sh", b"")], timeout_s=20)
+    assert node.ask("drop", run=RUN, finished=False, timeout_s=LIMIT_S) == {"dropped": True}
+    assert node.ask("stop", run=RUN, grace_s=0.1, reason="x", timeout_s=LIMIT_S) == {"stopped": [], "left": []}
+    assert left_behind(node, RUN, timeout_s=LIMIT_S) is None
+    node.put([Upload(f"{run_path(node.host.name, RUN)}/launch.sh", b"")], timeout_s=LIMIT_S)
     with pytest.raises(TransportError) as caught:
         node.supervisor(RUN, start=False, timeout_s=1)
     assert caught.value.kind == "node_lost" and node.transport.alive and not node.transport.unread and node.transport.via == ""
@@ -193,10 +196,10 @@ def test_a_run_that_ends_well_is_told_and_recorded_and_fetched(subject: Subject,
     collected = collect_host(subject.node, run)
     assert collected.complete and (collected.files, collected.new_bytes) == (4, 5) and run.exit_content("lab1") == record
     assert run.log_path("lab1", "rank-0.out").read_bytes() == b"hello"
-    left = left_behind(subject.node, RUN, timeout_s=20)
+    left = left_behind(subject.node, RUN, timeout_s=LIMIT_S)
     assert left and left.record == ExitRecord.of(record) and left.started and left.boot_id == record["boot_id"]
-    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": False}
-    assert subject.node.ask("drop", run=RUN, finished=True, timeout_s=20) == {"dropped": True}
+    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=LIMIT_S) == {"dropped": False}
+    assert subject.node.ask("drop", run=RUN, finished=True, timeout_s=LIMIT_S) == {"dropped": True}
 
 
 def test_a_rank_that_fails_stops_the_node_at_once(subject: Subject) -> None:
@@ -211,7 +214,7 @@ def test_a_rank_that_fails_stops_the_node_at_once(subject: Subject) -> None:
 
 def test_a_run_that_is_stopped_says_why(subject: Subject) -> None:
     line = subject.started(Rank(b"up"))
-    assert subject.node.ask("left", run=RUN, timeout_s=20)["supervisor"] is True
+    assert subject.node.ask("left", run=RUN, timeout_s=LIMIT_S)["supervisor"] is True
     data = ""
     while not data:  # its launch script may have started and its rank not
         line.send("beat", n=1, tail={"file": "rank-0.out", "offset": 0})
@@ -226,7 +229,7 @@ def test_a_run_that_is_stopped_says_why(subject: Subject) -> None:
 
 def test_another_may_stop_it_by_its_name(subject: Subject) -> None:
     line = subject.started(Rank())
-    answer = subject.node.ask("stop", run=RUN, grace_s=0.5, reason="cancelled by me", timeout_s=20)
+    answer = subject.node.ask("stop", run=RUN, grace_s=0.5, reason="cancelled by me", timeout_s=LIMIT_S)
     assert answer == {"stopped": [RUN], "left": []}
     assert subject.event("stopping")["reason"] == "cancelled by me"
     line.close()
@@ -235,7 +238,7 @@ def test_another_may_stop_it_by_its_name(subject: Subject) -> None:
 def test_a_second_line_finds_the_run_where_it_is_and_hears_its_end(subject: Subject) -> None:
     first = subject.started(Rank(after_s=1.0))
     first.close()
-    assert left_behind(subject.node, RUN, timeout_s=20).alive  # type: ignore[union-attr]
+    assert left_behind(subject.node, RUN, timeout_s=LIMIT_S).alive  # type: ignore[union-attr]
     second = subject.listen(subject.node.supervisor(RUN, start=False, timeout_s=5))
     assert second.hello["state"] == "running" and second.hello["started"] and second.hello["record"] is None
     subject.event("rank")
@@ -250,7 +253,7 @@ def test_what_was_altered_on_its_way_is_not_armed(subject: Subject) -> None:
     assert refused["kind"] == "transfer_corrupt" and "launch.sh differs from what was sent" in refused["message"]
     assert shape(subject.event("lost"))["error"] == "RunError"
     line.close()
-    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": True}
+    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=LIMIT_S) == {"dropped": True}
 
 
 def test_a_node_has_one_run_at_a_time_and_says_whose(subject: Subject) -> None:
@@ -272,29 +275,29 @@ def test_without_a_go_word_a_supervisor_leaves_with_its_line(subject: Subject) -
     subject.event("armed")
     line.send("bye")
     line.close(5)
-    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": True}
-    assert subject.node.ask("left", run=RUN, timeout_s=20)["supervisor"] is False
+    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=LIMIT_S) == {"dropped": True}
+    assert subject.node.ask("left", run=RUN, timeout_s=LIMIT_S)["supervisor"] is False
 
 
 def test_what_waits_for_the_first_node_is_told_to_finish(subject: Subject) -> None:
     waits = Rank(after_s=30.0)
     line = subject.line(waits)
     content = b"trap 'exit 0' TERM\nsleep 30 & wait\n"
-    subject.node.put([Upload(f"{run_path(subject.node.host.name, RUN)}/launch.sh", content, 0o700)], timeout_s=20)
+    subject.node.put([Upload(f"{run_path(subject.node.host.name, RUN)}/launch.sh", content, 0o700)], timeout_s=LIMIT_S)
     subject.arm(line, waits, files={"launch.sh": hashlib.sha256(content).hexdigest()})
     subject.event("armed")
     line.send("go", at=time.monotonic() + 0.05)
     subject.event("started")
     time.sleep(0.2)
     line.send("finish")
-    event = subject.events.get(timeout=10)
-    event = subject.events.get(timeout=10) if event["event"] == "rank" else event
+    event = subject.events.get(timeout=LIMIT_S)
+    event = subject.events.get(timeout=LIMIT_S) if event["event"] == "rank" else event
     assert event["event"] == "ended" and (event["record"]["state"], event["record"]["code"]) == ("finished", 0)
     line.close()
 
 
 def test_facts_have_the_same_names(subject: Subject) -> None:
-    answer = subject.node.ask("facts", timeout_s=60, peer="127.0.0.1", **FACTS)
+    answer = subject.node.ask("facts", timeout_s=LIMIT_S, peer="127.0.0.1", **FACTS)
     assert set(answer) == {"facts", "told", "standing"} and set(answer["standing"]) == {"machine", "paths"}
     other = FakeNode(Host("lab1", "127.0.0.1", gpus=0), Path(answer["facts"]["workdir"]))
     assert set(answer["facts"]) == set(other.ask("facts", timeout_s=1, peer="127.0.0.1", **FACTS)["facts"])
@@ -302,14 +305,14 @@ def test_facts_have_the_same_names(subject: Subject) -> None:
 
 def test_what_a_deploy_left_is_seen_to_stand_and_seen_to_have_changed(subject: Subject) -> None:
     file, *others = [Upload(f"payload/{name}", name.encode()) for name in ("x/a", "x/sub/b", "y/a")]
-    subject.node.put([file, *others], timeout_s=20)
+    subject.node.put([file, *others], timeout_s=LIMIT_S)
     sets = {"x": {"a": file.sha256, "sub/b": others[0].sha256}, "y": {"a": others[1].sha256}}
-    answer = subject.node.ask("facts", timeout_s=60, distributions=[], **FACTS)
+    answer = subject.node.ask("facts", timeout_s=LIMIT_S, distributions=[], **FACTS)
     standing, root = answer["standing"], answer["facts"]["workdir"]
     paths = standing["paths"] or {"/": "0 0 0 0"}
     left = Deployed("k", root, sets, standing["machine"], paths, {}, 0.0)
     assert left.holds(subject.node)
     assert not replace(left, machine="another boot\n").holds(subject.node)
     assert not replace(left, sets=sets | {"z": {"a": file.sha256}}).holds(subject.node)
-    subject.node.put([replace(file, content=b"b")], timeout_s=20)
+    subject.node.put([replace(file, content=b"b")], timeout_s=LIMIT_S)
     assert not left.holds(subject.node)

@@ -31,6 +31,7 @@ from orchestrator.procs import cmdline, environ, snapshot
 from orchestrator.transport.ssh import Transport
 from tests.contract.rig import Rig
 from tests.support import judge
+from tests.support.judge import LIMIT_S
 
 
 @pytest.fixture(params=["ssh", "openssh"])
@@ -59,7 +60,7 @@ def _started(node: Node) -> Iterator[tuple[int, str]]:
 
 
 def answers(node: Node) -> bool:
-    return node.ask("left", run="none", timeout_s=30) == {"left": [], "supervisor": False}
+    return node.ask("left", run="none", timeout_s=LIMIT_S) == {"left": [], "supervisor": False}
 
 
 @pytest.fixture
@@ -76,8 +77,8 @@ def kept(node: Node, events: queue.SimpleQueue[str]) -> SupervisorLine:
     """The line to the supervisor of a run that is staged and not started."""
     folder = run_path(node.host.name, "r1")
     files = [Upload(f"{folder}/launch.sh", b"exit 0\n", 0o700), Upload(f"{folder}/env.sh", b"", 0o600)]
-    node.put(files, timeout_s=20)
-    line = node.supervisor("r1", start=True, timeout_s=10)
+    node.put(files, timeout_s=LIMIT_S)
+    line = node.supervisor("r1", start=True, timeout_s=LIMIT_S)
     line.start(lambda _, event: events.put(event["event"]))
     return line
 
@@ -94,12 +95,12 @@ def test_the_runner_that_carried_a_line_answers_what_follows(node: Node) -> None
 
 
 def test_where_a_runner_dies_in_its_answer_the_login_shell_is_not_suspected(node: Node) -> None:
-    node.put([Upload("payload/x/slow.py", b"import time; time.sleep(2)\n")], timeout_s=20)
+    node.put([Upload("payload/x/slow.py", b"import time; time.sleep(2)\n")], timeout_s=LIMIT_S)
     failed: queue.SimpleQueue[RunError] = queue.SimpleQueue()
 
     def ask() -> None:
         try:
-            node.ask("program", program="payload/x/slow.py", argv=[], limit_s=20, timeout_s=20)
+            node.ask("program", program="payload/x/slow.py", argv=[], limit_s=20, timeout_s=LIMIT_S)
         except RunError as error:
             failed.put(error)
 
@@ -108,8 +109,8 @@ def test_where_a_runner_dies_in_its_answer_the_login_shell_is_not_suspected(node
     time.sleep(0.5)
     (only,) = runners(node)
     os.kill(only, signal.SIGKILL)
-    error = failed.get(timeout=10)
-    asking.join(10)
+    error = failed.get(timeout=LIMIT_S)
+    asking.join(LIMIT_S)
     assert error.message == "the node runner ended before it had answered: it printed nothing" and "shell" not in error.hint
 
 
@@ -127,18 +128,16 @@ def test_a_line_whose_runner_was_killed_is_not_waited_for(node: Node) -> None:
     line = kept(node, events)
     (runner,) = runners(node)
     os.kill(runner, signal.SIGKILL)
-    assert events.get(timeout=5) == "lost"
-    began = time.monotonic()
-    line.close(10)
-    assert time.monotonic() - began < 2
+    assert events.get(timeout=LIMIT_S) == "lost"
+    line.close(10_000)  # longer than a test may take
     assert answers(node)
 
 
 def test_one_runner_answers_request_after_request(node: Node) -> None:
     files = [Upload("payload/x/a", b"a" * 100_000), Upload("payload/x/b", b"b")]
-    assert node.put(files, timeout_s=20) == 100_001
+    assert node.put(files, timeout_s=LIMIT_S) == 100_001
     first = runners(node)
-    assert node.put(files, timeout_s=20) == 0
+    assert node.put(files, timeout_s=LIMIT_S) == 0
     assert answers(node)
     assert len(first) == 1 and runners(node) == first
 
@@ -241,7 +240,7 @@ def test_a_set_is_one_folder_whose_files_import_each_other_and_is_sent_once(node
     folder = folder_of(node, deployed)
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(files)
     argv = [sys.executable, "-s", "-E", "-S", str(folder / "train.py")]
-    done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.stdout, done.stderr) == (f"{folder} 1 2\n", "")
     assert stage(node, files)[0] == 0 and deployed.holds(node), "what Python compiled beside it is no part of a set"
 
@@ -305,8 +304,8 @@ def test_a_runner_that_has_left_is_replaced_by_another(node: Node, monkeypatch: 
 
 def test_a_refusal_ends_the_runner_and_not_the_node(node: Node) -> None:
     with pytest.raises(RunError, match="unsafe path"):
-        node.put([Upload("../out", b"x")], timeout_s=20)
-    assert node.put([Upload("in", b"x")], timeout_s=20) == 1
+        node.put([Upload("../out", b"x")], timeout_s=LIMIT_S)
+    assert node.put([Upload("in", b"x")], timeout_s=LIMIT_S) == 1
 
 
 def test_a_line_that_breaks_while_a_runner_waits_is_told_as_such(rig: Rig, tmp_path: Path) -> None:
@@ -321,8 +320,8 @@ def test_a_line_that_breaks_while_a_runner_waits_is_told_as_such(rig: Rig, tmp_p
 
 
 def test_what_is_heard_in_the_lines_own_thread_comes_in_order_and_ends(line: Transport) -> None:
-    channel = line.popen(["sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.05; done; exec cat"], timeout_s=10)
-    assert channel.recv(10)[:1] == b"1"  # what was taken before is not told again
+    channel = line.popen(["sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.05; done; exec cat"], timeout_s=LIMIT_S)
+    assert channel.recv(LIMIT_S)[:1] == b"1"  # what was taken before is not told again
     heard: list[bytes] = []
     over = threading.Event()
 
@@ -335,13 +334,13 @@ def test_what_is_heard_in_the_lines_own_thread_comes_in_order_and_ends(line: Tra
     channel.send(b"4\n")
     time.sleep(0.3)
     channel.shutdown_write()
-    assert over.wait(10)
+    assert over.wait(LIMIT_S)
     assert sorted(b"".join(heard).split()) == [b"2", b"3", b"4"] and heard[-1] == b"" and heard.count(b"") == 1
 
 
 @pytest.mark.parametrize("said", [b"Killed", b"[1]", b'{"mono": NaN}', b'{"mono": 1e999}', b'{"n": 1, "n": 2}', b"[" * 9999])
 def test_what_a_runner_cannot_mean_is_refused_with_its_words(line: Transport, said: bytes) -> None:
-    call = Call(line.popen(["printf", "%s\\n", said.decode()], timeout_s=10), line.host, 10, "python3")
+    call = Call(line.popen(["printf", "%s\\n", said.decode()], timeout_s=LIMIT_S), line.host, 10, "python3")
     with pytest.raises(RunError, match="expected a line of the node runner") as caught:
         call.line()
     assert caught.value.kind == "result_invalid" and repr(said[:80]) in caught.value.message
@@ -365,7 +364,7 @@ REFUSAL = {"kind": "node_busy", "message": f"it is {SECRET}", "owner": json.dump
 )
 def test_what_a_runner_says_is_without_secrets_before_it_is_cut_and_split(line: Transport, out: str, err: str) -> None:
     argv = ["sh", "-c", 'printf %s "$2" >&2; sleep 0.1; printf %s "$1"', "sh", out, err]
-    call = Call(line.popen(argv, timeout_s=10), line.host, 10, "python3", redaction([SECRET]))
+    call = Call(line.popen(argv, timeout_s=LIMIT_S), line.host, 10, "python3", redaction([SECRET]))
     with pytest.raises(OrchError) as caught:
         call.line()
     text = str(caught.value)
@@ -374,17 +373,19 @@ def test_what_a_runner_says_is_without_secrets_before_it_is_cut_and_split(line: 
 
 def test_answers_are_without_secrets_at_any_depth_and_keep_their_keys(line: Transport) -> None:
     answer = json.dumps({"event": "x", "facts": {"a": [json.dumps({"b": SECRET})]}, "error_text": "no"})
-    call = Call(line.popen(["printf", "%s\\n", answer], timeout_s=10), line.host, 10, "python3", redaction([SECRET, "error"]))
+    call = Call(
+        line.popen(["printf", "%s\\n", answer], timeout_s=LIMIT_S), line.host, 10, "python3", redaction([SECRET, "error"])
+    )
     assert call.line() == {"event": "x", "facts": {"a": ['{"b": "(not shown)"}']}, "error_text": "no"}
 
 
 def test_a_broken_line_ends_what_is_heard(rig: Rig) -> None:
     server = rig.serve()
-    channel = rig.connect(server).popen(["cat"], timeout_s=10)
+    channel = rig.connect(server).popen(["cat"], timeout_s=LIMIT_S)
     over = threading.Event()
     channel.listen(lambda data: None if data else over.set())
     server.kill_connections()
-    assert over.wait(10)
+    assert over.wait(LIMIT_S)
     with pytest.raises(TransportError):
         channel.recv(1)
 

@@ -15,6 +15,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.transport.ssh import remote_command
 from orchestrator.transport.ssh.quoting import COMMAND_LIMIT
 from tests.contract.rig import Rig
+from tests.support.judge import LIMIT_S
 
 SHELLS = ["sh", "dash", "bash", "zsh", "ksh", "csh", "bsd-csh", "tcsh", "fish"]
 SHOW = [sys.executable, "-ISc", "import os, sys; sys.stdout.buffer.write(bytes(1).join(os.fsencode(a) for a in sys.argv[1:]))"]
@@ -123,6 +124,6 @@ def test_too_long_a_command_is_refused_with_a_remedy() -> None:
 @pytest.mark.parametrize("shell", ["csh", "tcsh", "fish"], indirect=True)
 def test_a_foreign_login_shell_behind_sshd_runs_the_same(rig: Rig, shell: str) -> None:
     line = rig.connect(rig.serve(f'ForceCommand {shutil.which(shell)} -c "$SSH_ORIGINAL_COMMAND"'))
-    result = line.run([*SHOW, *ODD], timeout_s=20)
+    result = line.run([*SHOW, *ODD], timeout_s=LIMIT_S)
     assert (result.code, result.stdout.split(b"\0")) == (0, [os.fsencode(word) for word in ODD])
-    assert line.run(["sh", "-c", "exit 3"], timeout_s=20).code == 3
+    assert line.run(["sh", "-c", "exit 3"], timeout_s=LIMIT_S).code == 3

@@ -16,6 +16,7 @@ from orchestrator.errors import TransportError
 from orchestrator.transport.connections import Connections
 from tests.contract.kerberos import Realm, needs_kerberos
 from tests.contract.rig import Rig
+from tests.support.judge import LIMIT_S
 
 BOTH = pytest.mark.parametrize("transport", ["openssh", "ssh"])
 """Named in the inventory, and taken by itself where paramiko cannot log in."""
@@ -44,7 +45,7 @@ def test_a_ticket_of_kerberos_lets_in_and_without_one_the_error_says_what_the_ho
     realm.log_in()
     with closing(Connections(rig.trust())) as connections, caplog.at_level(logging.WARNING, "orchestrator.transport"):
         line = connections.connect(host)
-        assert line.run(["echo", "through"], timeout_s=10).stdout == b"through\n"
+        assert line.run(["echo", "through"], timeout_s=LIMIT_S).stdout == b"through\n"
         line.close()
     assert "Accepted gssapi-with-mic" in server.log and f"host/{server.address}@ORCH.TEST" in realm.tickets()
     assert ("gssapi-with-mic" in caplog.text) is (rig.transport == "ssh")
@@ -76,6 +77,6 @@ def test_a_security_key_lets_in(rig: Rig, tmp_path: Path) -> None:
     host = rig.host(server)
     with closing(Connections(rig.trust())) as connections:
         line = connections.connect(replace(host, ssh=replace(host.ssh, key=str(token))))
-        assert line.run(["echo", "through"], timeout_s=10).stdout == b"through\n"
+        assert line.run(["echo", "through"], timeout_s=LIMIT_S).stdout == b"through\n"
         line.close()
     assert "Accepted publickey" in server.log and "ECDSA-SK" in server.log

@@ -33,6 +33,7 @@ from orchestrator.record.state_file import read_state
 from tests.support import judge
 from tests.support.fake_bench import FakeBench, training
 from tests.support.fake_supervisor import Rank
+from tests.support.judge import LIMIT_S
 
 INVENTORY = """\
 schema: 1
@@ -236,7 +237,7 @@ def test_only_the_very_process_that_has_a_bench_is_signalled(bench: BenchDir) ->
         reused = ownership.Holder(who.user, who.controller, who.process, who.ticks + 1, who.since)
         assert not elsewhere.signal(signal.SIGTERM) and not reused.signal(signal.SIGTERM)
         assert process.poll() is None
-        assert who.signal(signal.SIGTERM) and process.wait(10) == -signal.SIGTERM
+        assert who.signal(signal.SIGTERM) and process.wait(LIMIT_S) == -signal.SIGTERM
         assert not who.signal(signal.SIGTERM)
 
 

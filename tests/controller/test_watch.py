@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from orchestrator.record.node_record import RankRecord
 from tests.support.fake_bench import IMPATIENT, FakeBench, training
 from tests.support.fake_node import FakeNode
 from tests.support.fake_supervisor import Rank
+from tests.support.timers import call_later
 
 
 def lasting(order):
@@ -26,12 +26,6 @@ def lasting(order):
 
 def ending(code: int, after_s: float):
     return lambda order: {order["node_rank"]: Rank(b"", code, after_s)}
-
-
-def later(seconds: float, call) -> None:
-    timer = threading.Timer(seconds, call)
-    timer.daemon = True
-    timer.start()
 
 
 def reason(rig: FakeBench, name: str) -> str:
@@ -43,7 +37,7 @@ def cut_off(node: FakeNode, seconds: float) -> None:
     """Break a node's lines, and keep it out of reach for a while."""
     node.away = True
     node.break_lines()
-    later(seconds, lambda: setattr(node, "away", False))
+    call_later(seconds, lambda: setattr(node, "away", False))
 
 
 def test_the_log_is_shown_as_it_grows_and_every_end_is_told(rig: FakeBench) -> None:
@@ -93,7 +87,7 @@ def test_a_silent_node_whose_server_greets_is_given_a_moment_more(tmp_path: Path
 
     def falls_silent() -> None:
         rig.b.silent = True
-        later(1.5, lambda: setattr(rig.b, "silent", False))
+        call_later(1.5, lambda: setattr(rig.b, "silent", False))
 
     rig.when[Started] = falls_silent
     outcome = rig.launch().run()

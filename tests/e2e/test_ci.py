@@ -17,6 +17,7 @@ import yaml
 
 from orchestrator import lab as labs
 from tests.e2e.rig import ORCH, REPOSITORY, Controller, outer_environment
+from tests.support.judge import LIMIT_S
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -68,7 +69,7 @@ def test_the_lines_of_both_pipelines_run_in_a_lab(controller: Controller) -> Non
 
     def done(line: str) -> subprocess.CompletedProcess[str]:
         argv = labs.argv_inside(controller.lab, ["bash", "-ec", line])
-        return subprocess.run(argv, cwd=checkout, env=variables, capture_output=True, text=True, timeout=200, check=False)
+        return subprocess.run(argv, cwd=checkout, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     same = {line.replace("$CI_COMMIT_SHA", "$GITHUB_SHA"): "" for line in (*lines_of_github(github), *lines_of_gitlab(gitlab))}
     # Each job installs orch for itself: another may have run elsewhere. The lab has the orch of this tree in its place.

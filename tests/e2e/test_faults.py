@@ -14,6 +14,7 @@ from orchestrator.plan.limits import Limits
 from tests.e2e.rig import GRACE_S, LONG, QUICK, SMALL, Controller, running
 from tests.support import judge
 from tests.support.faultlab import few_inodes, listener
+from tests.support.judge import LIMIT_S
 
 pytestmark = pytest.mark.timeout(120)
 LEASE_S = 3.0
@@ -74,7 +75,7 @@ def test_a_killed_controller_leaves_nothing_behind_after_one_lease_and_loses_no_
     process = running(controller, "--lease", str(LEASE_S))
     os.kill(process.pid, signal.SIGKILL)
     judge.wait_until_clean(controller.lab, LEASE_S + 2.0 + GRACE_S)
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(LIMIT_S) == -signal.SIGKILL
     collect = controller.orch("collect")
     assert collect.code == 0 and collect.out.count(" complete") == 5, collect
     controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")

@@ -21,6 +21,7 @@ from matplotlib.image import imread
 from orchestrator.lab import Lab
 from orchestrator.record.rundir import BenchDir
 from tests.e2e.rig import ORCH, SMALL, Controller, outer_environment
+from tests.support.judge import LIMIT_S
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -59,7 +60,7 @@ def summarize(bench: Path, *words: str, **environment: str) -> str:
     script = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
     done = subprocess.run(
         ["unshare", "--net", "--mount", "sh", "-c", script, "-", str(bench), *ORCH, "summarize", str(bench), *words],
-        cwd=bench.parent, env=outer_environment(bench.parent) | environment, capture_output=True, text=True, timeout=120,
+        cwd=bench.parent, env=outer_environment(bench.parent) | environment, capture_output=True, text=True, timeout=LIMIT_S,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0 and not done.stderr, done.stderr
@@ -176,7 +177,7 @@ def browse(page: Path, *words: str) -> bytes:
         "--virtual-time-budget=3000",
     ]
     argv = ["unshare", "--net", BROWSER, *flags, *words, page.as_uri()]
-    done = subprocess.run(argv, capture_output=True, timeout=120, check=True, env=os.environ | {"HOME": str(page.parent)})
+    done = subprocess.run(argv, capture_output=True, timeout=LIMIT_S, check=True, env=os.environ | {"HOME": str(page.parent)})
     assert b"Refused" not in done.stderr and b"Content Security" not in done.stderr, done.stderr
     return done.stdout
 
@@ -272,7 +273,7 @@ def test_open_writes_the_page_into_the_bench_and_shows_it(bench: Path, tmp_path:
     def opened(**environment: str) -> subprocess.CompletedProcess[str]:
         variables = outer_environment(tmp_path) | environment
         argv = [*ORCH, "summarize", str(copy), "--open"]
-        return subprocess.run(argv, env=variables, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(argv, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     done = opened(BROWSER=f"{browser} %s")
     path = copy / "report.html"
@@ -294,6 +295,6 @@ def test_open_writes_the_page_into_the_bench_and_shows_it(bench: Path, tmp_path:
 def test_what_a_page_cannot_show_is_refused(bench: Path, words: tuple[str, ...], said: str) -> None:
     done = subprocess.run(
         [*ORCH, "summarize", str(bench), *words], env=outer_environment(bench.parent), capture_output=True, text=True,
-        timeout=60, check=False,
+        timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "") and said in done.stderr

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.rig import QUICK, Controller, Done, running
+from tests.support.judge import LIMIT_S
 
 pytestmark = pytest.mark.timeout(120)
 CHECK = ("check", "-f", "simulated")
@@ -59,7 +60,7 @@ def small_mtu(controller: Controller) -> Iterator[str]:
 
     def set_mtu(mtu: int) -> None:
         into = ["nsenter", "-t", str(controller.lab.node("node3").pid), "-n", "ip", "link", "set", "eth0", "mtu", str(mtu)]
-        subprocess.run(into, check=True, timeout=10)
+        subprocess.run(into, check=True, timeout=LIMIT_S)
 
     set_mtu(1400)
     yield "node3"

@@ -142,7 +142,7 @@ class World:
             limits = {"limit_s": 36000.0, "first_line_s": 600.0, "stall_s": 600.0, "lease_s": 120.0, "node_rank": rank}
             logs = {"progress": ["rank-0.out"] if rank == 0 else [], "rank_logs": ["rank-*.out"], "examines": True}
             machine.arm(line, self.run_id, files, **limits, **logs)
-            line.wait_for("armed", 60)
+            line.wait_for("armed")
         for line in self.lines:
             line.order("go", at=None)
         self.peers = {

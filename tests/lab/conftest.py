@@ -16,6 +16,7 @@ from orchestrator import lab as labs
 from orchestrator.lab import Lab
 from tests.support import faultlab
 from tests.support.faultlab import AsUser, MakeLab, Ssh
+from tests.support.judge import LIMIT_S
 
 REPOSITORY = Path(__file__).parents[2]
 USER_ID = 1000
@@ -61,7 +62,7 @@ def as_user(user_folder: Path) -> AsUser:
         variables = {"PATH": os.environ["PATH"], "HOME": str(user_folder), "PYTHONPATH": str(REPOSITORY), "SHELL": "/bin/bash"}
         if os.geteuid() == 0:
             argv = _unprivileged(argv, hidden)
-        return subprocess.run(argv, env=variables, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(argv, env=variables, cwd="/", capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     return run
 

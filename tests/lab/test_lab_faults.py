@@ -15,6 +15,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.lab import Lab, cgroups, faults
 from tests.support import judge
 from tests.support.faultlab import MakeLab, Ssh, answers, held_line, let_go
+from tests.support.judge import LIMIT_S
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
@@ -42,7 +43,7 @@ def test_a_killed_node_lets_its_peers_know(make_lab: MakeLab) -> None:
     line = held_line(lab, "node1")
     try:
         faults.kill(lab, "node1")
-        assert line.wait(timeout=10) == 255
+        assert line.wait(timeout=LIMIT_S) == 255
     finally:
         let_go(line)
     faults.boot(lab, "node1")
@@ -63,7 +64,7 @@ def test_a_frozen_node_answers_after_the_thaw(make_lab: MakeLab) -> None:
     faults.freeze(lab, "node1")
     assert not answers(lab, "node1")
     faults.thaw(lab, "node1")
-    assert answers(lab, "node1", timeout_s=8)
+    assert answers(lab, "node1", timeout_s=LIMIT_S)
 
 
 def test_a_limited_rate_slows_the_line_down_and_only_until_it_is_lifted(make_lab: MakeLab, ssh: Ssh) -> None:
@@ -80,9 +81,10 @@ def test_a_limited_rate_slows_the_line_down_and_only_until_it_is_lifted(make_lab
 def test_one_way_of_a_line_is_limited_and_the_other_is_not(make_lab: MakeLab) -> None:
     lab = make_lab(nodes=2)
     faults.rate(lab, "node1", "20mbit", ways=["sent"])
-    assert _sending_s(lab, "node1", "node2") > 0.5 and _sending_s(lab, "node2", "node1") < 0.4
+    assert _sending_s(lab, "node1", "node2") > 0.5
+    _wait_for_a_quick_way(lab, "node2", "node1")
     faults.rate(lab, "node1", None, ways=["sent"])
-    assert _sending_s(lab, "node1", "node2") < 0.4
+    _wait_for_a_quick_way(lab, "node1", "node2")
 
 
 def test_a_limited_pair_is_slow_to_each_other_and_to_nobody_else(make_lab: MakeLab) -> None:
@@ -90,9 +92,15 @@ def test_a_limited_pair_is_slow_to_each_other_and_to_nobody_else(make_lab: MakeL
     faults.pair_rate(lab, "node1", "node3", "20mbit")
     # 16 Mbit at 20 Mbit/s, less the burst: 0.7 s.
     assert _sending_s(lab, "node1", "node3") > 0.5 and _sending_s(lab, "node3", "node1") > 0.5
-    assert max(_sending_s(lab, *ends) for ends in (("node1", "node2"), ("node2", "node1"), ("node3", "node2"))) < 0.4
+    for ends in (("node1", "node2"), ("node2", "node1"), ("node3", "node2")):
+        _wait_for_a_quick_way(lab, *ends)
     faults.pair_rate(lab, "node1", "node3", None)
-    assert _sending_s(lab, "node1", "node3") < 0.4
+    _wait_for_a_quick_way(lab, "node1", "node3")
+
+
+def _wait_for_a_quick_way(lab: Lab, sender: str, receiver: str) -> None:
+    """Repeat until 2 MB take less than they do at 20 Mbit/s: a busy machine delays many, and leaves one alone."""
+    judge.wait_for(lambda: _sending_s(lab, sender, receiver) < 0.4, 5, f"slow from {sender} to {receiver}")
 
 
 def _sending_s(lab: Lab, sender: str, receiver: str) -> float:
@@ -104,7 +112,7 @@ def _sending_s(lab: Lab, sender: str, receiver: str) -> float:
         send = f"c = socket.create_connection(({lab.node(receiver).address!r}, 2000)); c.sendall(bytes(2_000_000)); c.recv(1)"
         code = f"import socket, time; begin = time.monotonic(); {send}; print(time.monotonic() - begin)"
         done = subprocess.run(
-            labs.argv_on(lab, sender, [sys.executable, "-c", code]), capture_output=True, check=True, timeout=60
+            labs.argv_on(lab, sender, [sys.executable, "-c", code]), capture_output=True, check=True, timeout=LIMIT_S
         )
         return float(done.stdout)
 
@@ -123,7 +131,7 @@ def test_total_loss_is_silence(make_lab: MakeLab) -> None:
     faults.loss(lab, "node1", 100)
     assert not answers(lab, "node1")
     faults.heal(lab)
-    assert answers(lab, "node1", timeout_s=8)
+    assert answers(lab, "node1", timeout_s=LIMIT_S)
 
 
 def test_a_stopped_listener_refuses_newcomers_and_keeps_sessions(make_lab: MakeLab) -> None:
@@ -135,7 +143,7 @@ def test_a_stopped_listener_refuses_newcomers_and_keeps_sessions(make_lab: MakeL
             assert not answers(lab, "node1")
             assert line.poll() is None and lab.node("node1").pid
             faults.sshd_start(lab, "node1")
-            assert answers(lab, "node1", timeout_s=8)
+            assert answers(lab, "node1", timeout_s=LIMIT_S)
     finally:
         let_go(line)
 
@@ -219,7 +227,7 @@ def test_a_frozen_node_sees_no_signal_and_can_be_killed_as_it_is(make_lab: MakeL
     faults.kill(lab, "node1")
     assert lab.node("node1").pid == 0 and judge.in_time(time.monotonic() - begin, 5)
     faults.boot(lab, "node1")
-    assert answers(lab, "node1", timeout_s=8)
+    assert answers(lab, "node1", timeout_s=LIMIT_S)
 
 
 @pytest.mark.skipif(bool(cgroups.obstacle("memory")), reason="no control groups")
@@ -263,7 +271,7 @@ def test_what_is_lost_each_way_is_lost_each_way(make_lab: MakeLab) -> None:
         sender = next(argv for other, argv in ends.items() if other != address)
         with subprocess.Popen([*ends[address], "-c", _COUNT], stdout=subprocess.PIPE, text=True) as counter:
             assert counter.stdout and counter.stdout.readline() == "on\n"
-            subprocess.run([*sender, "-c", _SEND, address], check=True, timeout=30)
+            subprocess.run([*sender, "-c", _SEND, address], check=True, timeout=LIMIT_S)
             return int(counter.stdout.readline())
 
     faults.loss(lab, "node1", 50, each_way=True)

@@ -13,6 +13,7 @@ from orchestrator import lab as labs
 from orchestrator.lab import Lab, faults
 from tests.support import judge
 from tests.support.faultlab import AsUser, MakeLab, Ssh
+from tests.support.judge import LIMIT_S
 
 USER_ID = 1000
 
@@ -25,7 +26,7 @@ directory, said = Path(sys.argv[1]) / "lab", []
 
 def ssh(node, command, data=b""):
     argv = labs.argv_inside(lab, ["ssh", "-F", str(lab.ssh_config), node, command])
-    return subprocess.run(argv, input=data, capture_output=True, timeout=30)
+    return subprocess.run(argv, input=data, capture_output=True)
 
 try:
     lab = labs.up(directory, nodes=3, gpus_per_node=0, say=said.append)
@@ -126,7 +127,7 @@ def test_sessions_side_by_side_do_not_disturb_each_other(python_lab: Lab) -> Non
     clients = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(6)]
     for number, client in enumerate(clients):
         payload = bytes([number]) * 300_000
-        assert client.communicate(payload, timeout=30)[0] == payload
+        assert client.communicate(payload, timeout=LIMIT_S)[0] == payload
 
 
 def test_a_node_is_killed_and_boots_while_the_others_go_on(python_lab: Lab, ssh: Ssh) -> None:
@@ -139,5 +140,7 @@ def test_a_node_is_killed_and_boots_while_the_others_go_on(python_lab: Lab, ssh:
 
 
 def test_a_program_runs_on_a_node_past_ssh(python_lab: Lab) -> None:
-    done = subprocess.run(labs.argv_on(python_lab, "node2", ["pwd"]), capture_output=True, text=True, timeout=10, check=True)
+    done = subprocess.run(
+        labs.argv_on(python_lab, "node2", ["pwd"]), capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
     assert Path(done.stdout.strip()) == python_lab.node("node2").home

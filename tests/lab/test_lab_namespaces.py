@@ -14,6 +14,7 @@ from orchestrator import lab as labs
 from orchestrator.errors import ConfigError
 from orchestrator.lab import faults, namespaces
 from tests.support.faultlab import MakeLab, Ssh
+from tests.support.judge import LIMIT_S
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
@@ -24,7 +25,7 @@ def _connect(address: str, port: int) -> list[str]:
 
 
 def _output(argv: list[str]) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout
+    return subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
 
 
 def test_root_gets_namespaces_and_is_told_so(make_lab: MakeLab) -> None:
@@ -75,7 +76,7 @@ def test_the_login_is_checked_strictly_and_nothing_else_opens_a_node(make_lab: M
     target = ["-o", "StrictHostKeyChecking=yes", "-o", "IdentityAgent=none", "root@10.11.0.2", "true"]
     for key, code in ((str(lab.directory / "id_ed25519"), 0), (str(lab.directory / "nodes/node1/host_key"), 255)):
         argv = labs.argv_inside(lab, ["ssh", *options, "-i", key, "-o", "IdentitiesOnly=yes", *target])
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert done.returncode == code, done.stderr
 
 
@@ -120,14 +121,14 @@ def test_a_command_inside_keeps_its_process_id_and_finds_the_inventory(make_lab:
     lab = make_lab(nodes=1)
     argv = labs.argv_inside(lab, [sys.executable, "-c", "import os; print(os.getpid(), os.environ['ORCH_HOSTS'])"])
     with subprocess.Popen(argv, env=os.environ | labs.environment(lab), stdout=subprocess.PIPE, text=True) as process:
-        assert process.communicate(timeout=30)[0] == f"{process.pid} {lab.inventory}\n"
+        assert process.communicate(timeout=LIMIT_S)[0] == f"{process.pid} {lab.inventory}\n"
 
 
 def test_an_interpreter_under_tmp_is_visible_on_nodes_and_its_neighbours_are_not(
     make_lab: MakeLab, ssh: Ssh, tmp_path: Path
 ) -> None:
     venv = tmp_path / "project" / ".venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=LIMIT_S)
     (tmp_path / "project" / "source.py").write_text("not staged, so not there")
     lab = make_lab(nodes=1, python=str(venv / "bin" / "python"))
     done = ssh(lab, "node1", f"{venv}/bin/python -c 'import sys, json; print(sys.prefix)'; ls -A {tmp_path}/project")

@@ -17,6 +17,7 @@ from orchestrator.lab import faults, programs
 from orchestrator.lab.slurm import require
 from tests.lab.test_lab_leftovers import _nothing_is_left
 from tests.support.faultlab import MakeLab, Ssh
+from tests.support.judge import LIMIT_S
 
 needs_slurm = pytest.mark.skipif(
     os.geteuid() != 0 or not all(map(shutil.which, ("slurmctld", "slurmd", "srun", "munged"))),
@@ -27,7 +28,7 @@ needs_slurm = pytest.mark.skipif(
 def _inside(lab: labs.Lab, *argv: str) -> str:
     command = labs.argv_inside(lab, argv)
     variables = {**os.environ, **labs.environment(lab)}
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
 
 
 def _until_idle(lab: labs.Lab, limit_s: float = 40.0) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.nodes.headroom import disk_room
+from tests.support.judge import LIMIT_S
 
 CODE = """
 import json, resource, sys
@@ -49,7 +50,7 @@ def test_the_limit_of_open_files_is_raised_or_named(
     soft: int, hard: int, hosts: int, by_program: int, said: str, after: int
 ) -> None:
     argv = [sys.executable, "-c", CODE, *map(str, (soft, hard, hosts, by_program))]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True, cwd=Path(__file__).parents[2])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=True, cwd=Path(__file__).parents[2])
     assert json.loads(done.stdout) == [said, after, hard]
 
 

@@ -15,6 +15,7 @@ import pytest
 from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.bundle import bundle, parts
 from orchestrator.plan.payload import inside_source, rank_source, runner_source, telemetry_source
+from tests.support.judge import LIMIT_S
 from tests.support.machine import old_interpreters, python_name
 
 FOLDER = Path(__file__).parents[2] / "remote" / "noderun"
@@ -96,7 +97,7 @@ def test_imports_over_several_lines_are_left_out_and_the_rest_stays_as_it_is(tmp
     )
     text = bundle(tmp_path, "b").decode()
     assert text.splitlines()[0] == "# ---- noderun/a.py" and "# ---- noderun/b.py" in text and '"""About b."""' in text
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert done.stdout == "1 from noderun.b import x\n"
 
 
@@ -106,7 +107,7 @@ def test_both_bundles_run_bare_under_every_python_of_this_machine(python: str, t
     runner = runner_source()
     argv = [python, *boot_arguments(runner)]
     asked = LEADER + runner + json.dumps(request).encode() + b"\n"
-    done = subprocess.run(argv, input=asked, capture_output=True, timeout=20, check=True)
+    done = subprocess.run(argv, input=asked, capture_output=True, timeout=LIMIT_S, check=True)
     mark, answer = done.stdout.splitlines()
     assert mark == b"ORCH n" and set(json.loads(answer)) == {"owner", "runs"} and done.stderr == b""
 
@@ -115,7 +116,7 @@ def test_both_bundles_run_bare_under_every_python_of_this_machine(python: str, t
     (tmp_path / "rank_wrapper.py").write_bytes(rank_source())
     argv = [python, "-I", "-S", "rank_wrapper.py", "--", "/bin/sh", "-c", "echo $RANK; exit 3"]
     variables = {"PATH": os.environ["PATH"], "RANK": "5", "LOCAL_RANK": "1"}
-    done = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, timeout=20, check=False)
+    done = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, b"", b"")
     assert (tmp_path / "logs" / "rank-5.out").read_text() == "5\n"
     record = json.loads((tmp_path / "ranks" / "5.json").read_text())
@@ -126,5 +127,5 @@ def test_both_bundles_run_bare_under_every_python_of_this_machine(python: str, t
 def test_a_wrapper_without_a_command_says_what_it_expects(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "rank_wrapper.py").write_bytes(rank_source())
     argv = [sys.executable, "-I", "-S", str(tmp_path / "rank_wrapper.py"), *words]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (1, f"rank_wrapper.py: expected -- and the command of a rank, got {words}\n")

@@ -21,6 +21,7 @@ from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.render import Plan
 from orchestrator.plan.spec import resolve
+from tests.support.judge import LIMIT_S
 from tests.support.rendering import opened
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,7 @@ def read(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     file = folder / "fio.json"
     file.write_text(text, encoding="utf-8")
     argv = [sys.executable, "-I", "-S", str(READER), str(file)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def planned(model: str = "randread", **sets: str) -> Plan:
@@ -132,7 +133,7 @@ def test_a_run_measures_each_direction_and_removes_its_files(model: str, directi
     odd = tmp_path / "a:b $(touch pwned) 'c"
     odd.mkdir()
     run = staged(planned(model, size="4m", ioengine="psync", direct="false", directory=str(odd)), tmp_path)
-    done = subprocess.run(["/bin/bash", "launch.sh"], cwd=run, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["/bin/bash", "launch.sh"], cwd=run, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     found = {line["direction"]: line for line in parse(done.stdout.encode(), opened("fio").framework.log).readings}
     assert found.keys() == directions
@@ -153,7 +154,7 @@ def test_a_run_that_is_stopped_removes_its_files(tmp_path: Path) -> None:
         assert len(list((tmp_path / "files").rglob("randread.*"))) == 2
         os.killpg(launch.pid, signal.SIGTERM)
         try:
-            assert launch.wait(30) != 0
+            assert launch.wait(LIMIT_S) != 0
         finally:  # fio may miss the signal in its first moment; a supervisor kills what stays after the grace period
             with suppress(ProcessLookupError):
                 os.killpg(launch.pid, signal.SIGKILL)

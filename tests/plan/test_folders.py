@@ -29,6 +29,7 @@ from orchestrator.plan.placement import place
 from orchestrator.plan.render import Plan, folded, render
 from orchestrator.plan.spec import resolve
 from orchestrator.plan.trial import read_variables
+from tests.support.judge import LIMIT_S
 from tests.support.rendering import complaint, opened
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -184,7 +185,7 @@ def called(name: str, device: str, dtype: str, folder: Path) -> list[list[str]]:
     environment = {"PATH": path, "HOME": str(folder), "SAID": str(home / "said"), "PRINTED": PRINTED}
     with (run / "logs" / "node.out").open("wb") as out, (run / "logs" / "node.err").open("wb") as err:
         code = subprocess.call(
-            plan.nodes[0].argv, cwd=run, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=30
+            plan.nodes[0].argv, cwd=run, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=LIMIT_S
         )
     assert (code, (run / "logs" / "node.err").read_text()) == (0, "")
     assert not list(folder.rglob("pwned"))
@@ -262,7 +263,7 @@ def test_the_probe_is_python_that_prints_one_object_or_says_what_is_missing(name
     probe = FOLDERS[name].framework.probe
     compile(probe, f"{name} probe", "exec")
     done = subprocess.run(
-        ["python3", "-I", "-c", probe], capture_output=True, text=True, timeout=60, check=False
+        ["python3", "-I", "-c", probe], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )  # fmt: skip
     if done.returncode == 0:
         assert isinstance(json.loads(done.stdout.splitlines()[-1]), dict)

@@ -16,6 +16,7 @@ from orchestrator.inventory import Host
 from orchestrator.plan import job
 from orchestrator.plan.job import IDLE_S, job_wanted
 from tests.support.commands import orch
+from tests.support.judge import LIMIT_S
 
 
 @pytest.mark.parametrize(
@@ -88,10 +89,10 @@ def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) 
         time.sleep(0.6)
         assert process.poll() is None, "whether a step runs is not known"
         (tmp_path / "squeue.broken").unlink()
-        assert process.wait(10) == 0
+        assert process.wait(LIMIT_S) == 0
     finally:
         process.kill()
-        process.wait(5)
+        process.wait(LIMIT_S)
 
 
 @pytest.mark.parametrize(

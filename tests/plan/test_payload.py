@@ -18,6 +18,7 @@ from orchestrator.plan.payload import payload_files
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import render
 from orchestrator.plan.spec import RunSpec
+from tests.support.judge import LIMIT_S
 
 MINIMAL = """\
 title: a user's own
@@ -85,7 +86,7 @@ def test_a_shell_computes_the_digest_of_a_set_as_we_do(tmp_path: Path) -> None:
     for name, content in folder.payload.items():
         (tmp_path / name).write_bytes(content)
     script = "LC_ALL=C; export LC_ALL; sha256sum -- * | sha256sum"
-    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert done.stdout == f"{folder.payload_digest}  -\n"
     assert doctest.testmod(framework_module).failed == 0
 

@@ -24,6 +24,7 @@ from orchestrator.plan.bench import plan_run
 from orchestrator.plan.render import Plan
 from orchestrator.plan.spec import resolve
 from orchestrator.results.values import Expected, values_of
+from tests.support.judge import LIMIT_S
 from tests.support.rendering import opened
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -304,7 +305,7 @@ def started(plan: Plan, node: int, folder: Path, environment: Mapping[str, str])
         (run / file.path).write_text(file.content)
     return subprocess.run(
         plan.nodes[node].argv, cwd=run, env={"HOME": str(folder), **environment}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
 
 
@@ -366,7 +367,7 @@ def burn(output: Path, folder: Path, *, status: int = 0) -> subprocess.Completed
     lines = ROOT / "templates" / "gpu_burn" / "gpu_burn_lines.py"
     argv = [sys.executable, "-I", "-S", str(lines), "--directory", str(folder), "--seconds", "10", "--warmup-seconds", "1"]
     argv += ["--log", str(folder / "log"), "--", "./gpu_burn", "-m", "90%", "10"]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def test_each_round_of_each_gpu_is_a_line_but_for_the_first(tmp_path: Path) -> None:

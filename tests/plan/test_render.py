@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from orchestrator.plan.render import NodePlan, Plan, RenderedFile, folded, rende
 from orchestrator.plan.sandbox import command
 from orchestrator.plan.spec import RunSpec
 from tests.support.examples import examples
+from tests.support.judge import LIMIT_S
 from tests.support.rendering import FRAMEWORK, rendered
 
 # What a shell, YAML or JSON could misread. A NUL cannot be in a file name or an argument, a lone surrogate in no file at all.
@@ -40,7 +40,7 @@ def text_of(plan: Plan) -> str:
 
 def words_of(script: str, folder: Path) -> list[str]:
     """Run a script and return the words that its ``printf '%s\\0'`` got."""
-    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, timeout=30, check=True)
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, timeout=LIMIT_S, check=True)
     return done.stdout.decode().split("\0")[:-1]
 
 
@@ -69,7 +69,7 @@ def test_references_in_search_paths_are_expanded_on_the_node_and_in_nothing_else
     script = "set -euo pipefail\n" + env_file(FRAMEWORK, Host("n", "10.0.0.1", env=values), {})
     script += "".join(f'printf "%s\\0" "${name}"\n' for name in values)
     variables = {"PATH": "/bin", "BASE": "/b  b"}
-    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.stdout.split("\0")[:-1] == [
         "/x:/bin", "/b  b/lib it's:/$(id):`id`:/b  b:$1:$", "/m:", "pa$BASE", "/b  b/b  b",
     ], done.stderr  # fmt: skip
@@ -79,7 +79,7 @@ def environment_of(script: str, name: str) -> subprocess.CompletedProcess[str]:
     """Execute a script as launch.sh does, then print a variable and the options of the shell."""
     text = f'set -euo pipefail\n{script}printf \'%s|%s\' "${name}" "$-"'
     variables = {"PATH": "/bin:/usr/bin"}
-    return subprocess.run(["bash", "-c", text], env=variables, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(["bash", "-c", text], env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def test_setup_lines_run_first_in_the_shell_of_the_run_and_without_its_strictness() -> None:
@@ -251,10 +251,8 @@ def test_how_values_that_are_no_text_are_printed(value: Any, printed: str) -> No
     ],
 )  # fmt: skip
 def test_a_template_that_cannot_be_is_an_error_with_file_and_line(template: str, line: int | None, words: str) -> None:
-    begin = time.monotonic()
     with pytest.raises(ConfigError) as caught:
         rendered(template, {"value": 1, "cr": "a\rb"})
-    assert time.monotonic() - begin < 5
     expected = "templates/echo/launch.sh.j2" + (f":{line}" if line else "")
     assert (caught.value.kind, caught.value.where) == ("template_error", expected)
     assert words in caught.value.message and caught.value.exit_code == 2
@@ -330,5 +328,5 @@ def test_on_amds_driver_a_run_sees_its_devices_whatever_a_scheduler_has_set(tmp_
     names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
     script = f"set -eu\n{text}" + 'echo "$HIP_VISIBLE_DEVICES ${ROCR_VISIBLE_DEVICES--} ${GPU_DEVICE_ORDINAL--}"'
     variables = dict(zip(names, "701", strict=True))
-    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert done.stdout == f"{seen}\n"

@@ -14,6 +14,7 @@ from orchestrator.plan.folders import FrameworkFolder, read_folder
 from orchestrator.plan.payload import imported_files
 from orchestrator.plan.scaffold import example, for_command, new_metric
 from orchestrator.plan.trial import Trial, trials, unread_options
+from tests.support.judge import LIMIT_S
 from tests.support.rendering import complaint
 
 
@@ -43,7 +44,7 @@ def test_the_example_is_sound_and_its_program_prints_what_its_patterns_read(tmp_
     sound(folder)
     words = ["python3", "train.py", "--batch", "1", "--steps", "3", "--size", "4"]
     environment = {"RANK": "0", "WORLD_SIZE": "2", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(words, cwd=tmp_path / "mine", env=environment, capture_output=True, timeout=30, check=True)
+    done = subprocess.run(words, cwd=tmp_path / "mine", env=environment, capture_output=True, timeout=LIMIT_S, check=True)
     log = matches(done.stdout, folder.framework.log)
     assert [sample.step for sample in log.parsed.samples] == [1, 2, 3]
     assert log.parsed.ranks == ((0, 2),) and log.unmatched == ()

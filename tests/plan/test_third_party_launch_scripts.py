@@ -20,6 +20,7 @@ import pytest
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.parse import parse
 from tests.plan.third_party_runs import PORT, VARS, Case, as_rows, epoch_line, grammar, hosts, launch, planned
+from tests.support.judge import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = '''#!{python}
@@ -94,7 +95,7 @@ class StandIn:
                     subprocess.Popen(["bash", "launch.sh"], cwd=home, stdout=out, stderr=err, start_new_session=True)
                 )
         try:
-            codes = [process.wait(30) for process in processes]
+            codes = [process.wait(LIMIT_S) for process in processes]
         finally:
             for process in processes:
                 with_group(process.pid)
@@ -192,7 +193,7 @@ def test_horovod_lines_get_their_step_only_where_all_ranks_are_one_world(tmp_pat
     plan = planned("horovod_examples", Case((2, 8)), hosts(2, 8, mpirun=str(mpirun)))
     for file in plan.nodes[0].files:
         (tmp_path / file.path).write_text(file.content)
-    done = subprocess.run(["bash", "launch.sh"], cwd=tmp_path, capture_output=True, timeout=30)
+    done = subprocess.run(["bash", "launch.sh"], cwd=tmp_path, capture_output=True, timeout=LIMIT_S)
     samples = parse(done.stdout + b"\n", grammar("horovod_examples")).samples
     if ranks == 16:
         assert (done.returncode, done.stderr) == (0, b"") and done.stdout.endswith(b"Total img/s")
@@ -214,4 +215,4 @@ def test_a_waiting_node_ends_well_when_it_is_told_to() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(5) == 0
+    assert process.wait(LIMIT_S) == 0

@@ -13,6 +13,7 @@ import pytest
 from orchestrator.errors import DataError, OrchError
 from orchestrator.record.journal import Entry
 from orchestrator.record.rundir import BenchDir
+from tests.support.judge import LIMIT_S
 
 
 def test_events_keep_order_and_fields(bench: BenchDir) -> None:
@@ -66,7 +67,7 @@ def test_events_of_many_threads_and_processes_are_all_whole(bench: BenchDir) -> 
         thread.start()
     for thread in threads:
         thread.join()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=LIMIT_S) == 0
     events = bench.events()
     assert len(events) == 200
     assert [entry.code for entry in events if entry.event == "over"] == list(range(50))
@@ -83,7 +84,7 @@ def test_an_event_waits_for_another_writer(bench: BenchDir) -> None:
         thread.join(0.3)
         assert thread.is_alive()
         other.write(b' "at": 0}\n')
-    thread.join(10)
+    thread.join(LIMIT_S)
     assert [entry.event for entry in bench.events()] == ["begun", "staged", "over"]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.record import Project
 from orchestrator.record.submission import forget, submission, submissions, submit
+from tests.support.judge import LIMIT_S
 
 
 def test_a_record_is_found_until_it_is_forgotten_and_a_damaged_one_is_none(tmp_path: Path) -> None:
@@ -31,6 +32,6 @@ def test_a_job_whose_controller_has_ended_is_unattended(tmp_path: Path) -> None:
         "import pathlib, sys; from orchestrator.record import Project, submission; "
         "submission.submit(Project(pathlib.Path(sys.argv[1])), 'b1', '7', [])"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=LIMIT_S)
     known = submission(Project(tmp_path), "b1")
     assert known and not known.is_attended

@@ -17,6 +17,7 @@ from orchestrator.files import remove_parts, write_atomic
 from orchestrator.record.ownership import take
 from orchestrator.record.rundir import BenchDir
 from tests.record.three_runs import BENCH
+from tests.support.judge import LIMIT_S
 
 
 def test_a_link_at_the_place_is_replaced_and_its_target_untouched(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_a_write_that_fails_halfway_leaves_the_old_file_and_nothing_else(tmp_pat
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "write_atomic(Path(sys.argv[1]), b'x' * 9999)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=LIMIT_S)
     assert b"DataError" in done.stderr and b"File too large" in done.stderr
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]
@@ -84,11 +85,11 @@ def test_temporary_files_of_a_writer_that_was_killed_are_removed_and_those_of_an
     other = bench.path / ".mine.part"
     other.write_text("somebody's own")
     writers[0].kill()
-    writers[0].communicate(timeout=10)
+    writers[0].communicate(timeout=LIMIT_S)
     assert len(list(bench.path.glob(".*.part"))) == 3
     remove_parts(bench.path)
     assert len(list(bench.path.glob(".*.part"))) == 2 and other.exists()
-    writers[1].communicate(timeout=10)
+    writers[1].communicate(timeout=LIMIT_S)
     assert (bench.path / "state.json").read_bytes() == b"x" and list(bench.path.glob(".*.part")) == [other]
 
 

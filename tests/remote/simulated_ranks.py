@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.judge import LIMIT_S
 from tests.support.trainers import ROOT, free_port
 
 SIMULATED = ROOT / "remote" / "train_simulated.py"
@@ -62,7 +63,7 @@ def ring(
 
 def ended(process: subprocess.Popen[str]) -> Ended:
     """Wait for a rank."""
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LIMIT_S)
     return Ended(process.returncode, out, err)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.judge import LIMIT_S
 from tests.support.ranks import ranks
 from tests.support.trainers import PYTHON, ROOT, closing, grammar, needs, rank_lines, torchrun
 
@@ -53,15 +54,15 @@ def test_it_runs_under_torchrun(tmp_path: Path) -> None:
 
 
 def test_the_time_is_that_of_a_call(tmp_path: Path) -> None:
-    """A product that also sleeps 10 ms; without a fault in counting, a call takes that and hardly more."""
+    """A product that also sleeps 200 ms: a call takes that, and the shortest less than twice that."""
     needs("torch")
     slow = changed(
-        tmp_path, ("lambda: torch.mm(a, b, out=out)", "lambda: (torch.mm(a, b, out=out), __import__('time').sleep(0.01))")
+        tmp_path, ("lambda: torch.mm(a, b, out=out)", "lambda: (torch.mm(a, b, out=out), __import__('time').sleep(0.2))")
     )
-    out = ranks(slow, ["--device", "cpu", "--sizes", "32", "--steps", "6", "--step-seconds", "0.05"], tmp_path, 1)
+    out = ranks(slow, ["--device", "cpu", "--sizes", "32", "--steps", "6", "--step-seconds", "0.4"], tmp_path, 1)
     ((_, calls, time_s, min_time_s, tflops),) = LINE.findall(out[0])
-    assert 0.01 <= float(min_time_s) <= float(time_s) < 0.03
-    assert int(calls) >= 4 and 2 * 32**3 / 0.03 / 1e12 - 1e-6 < float(tflops) < 2 * 32**3 / 0.01 / 1e12 + 1e-6
+    assert 0.2 <= float(min_time_s) <= float(time_s) and float(min_time_s) < 0.4
+    assert int(calls) >= 4 and float(tflops) == pytest.approx(2 * 32**3 / float(time_s) / 1e12, rel=0.2, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ a, one = torch.ones(16, 16).to(torch.float8_e4m3fn), torch.ones(())
 out = torch.empty(16, 16, dtype=torch.bfloat16)
 torch._scaled_mm(a, a.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, out=out)
 """
-    return subprocess.run([PYTHON, "-c", code], capture_output=True, timeout=60, check=False).returncode == 0
+    return subprocess.run([PYTHON, "-c", code], capture_output=True, timeout=LIMIT_S, check=False).returncode == 0
 
 
 def test_fp8_is_a_product_of_both_matrices(tmp_path: Path) -> None:

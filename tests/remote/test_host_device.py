@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.judge import LIMIT_S
 from tests.support.ranks import ranks
 from tests.support.trainers import PYTHON, ROOT, closing, grammar, needs, torchrun
 
@@ -20,7 +21,7 @@ KINDS = [("h2d", "pinned"), ("d2h", "pinned"), ("both", "pinned"), ("h2d", "page
 def gpus() -> int:
     """Return how many GPUs PyTorch finds."""
     code = "import torch; print(torch.cuda.device_count())"
-    return int(subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout)
+    return int(subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout)
 
 
 def test_a_cpu_is_refused_in_words(tmp_path: Path) -> None:

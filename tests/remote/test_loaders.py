@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.judge import LIMIT_S
 from tests.support.trainers import PYTHON, ROOT, closing, needs, samples, torchrun
 
 MAKER = ROOT / "remote" / "make_dataset.py"
@@ -25,7 +26,7 @@ SMALL = ["--images", "10", "--classes", "3", "--size", "40"]
 def make(folder: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """Run the program as the node runner runs it."""
     command = [python, "-I", "-S", str(MAKER), "--dir", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def module(name: str) -> ModuleType:
@@ -217,7 +218,7 @@ def batches_of(trainer: str, code: str, data_set: Path, *arguments: str) -> Any:
     head = f"import json, sys; sys.argv[1:] = {list(arguments)!r}; import {trainer} as t; a = t.arguments()\n"
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote"), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [PYTHON, "-c", head + code], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [PYTHON, "-c", head + code], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -246,5 +247,5 @@ print(json.dumps({"labels": seen, "sizes": sorted(map(str, sizes)), "mean": mean
 def test_dali_on_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
     needs("torch")
     command = [PYTHON, str(ROOT / "remote" / "train_pytorch.py"), "--device", "cpu", "--loader", "dali-gpu", "--data-dir", "x"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 2 and "--loader: expected a loader for --device cpu, got dali-gpu" in done.stderr

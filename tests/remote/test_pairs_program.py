@@ -15,6 +15,7 @@ from orchestrator.logs.parse import parse
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.results.links.pair_times import pair_times
+from tests.support.judge import LIMIT_S
 from tests.support.ranks import ENVIRONMENT, ranks
 from tests.support.trainers import PYTHON, ROOT, free_port, needs
 
@@ -25,7 +26,7 @@ PROGRAM = ROOT / "remote" / "pairs.py"
 def test_each_pair_meets_once_and_no_node_twice_in_a_round() -> None:
     needs("torch")
     code = "import json, pairs; print(json.dumps({n: [pairs.rounds(n, s) for s in range(6)] for n in range(2, 18)}))"
-    done = subprocess.run([PYTHON, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([PYTHON, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     for text, sweeps in json.loads(done.stdout).items():
         count = int(text)
         for rounds in sweeps:
@@ -51,7 +52,7 @@ def by_torchrun(folder: Path, nodes: int, gpus: int, *flags: str) -> list[str]:
         command += ["--master_port", str(port), "--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
         command += [PYTHON, "-u", str(PROGRAM), *flags]
         started.append(subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    said = [process.communicate(timeout=120)[0] for process in started]
+    said = [process.communicate(timeout=LIMIT_S)[0] for process in started]
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert [process.returncode for process in started] == [0] * nodes, "".join(said) + errors
     return [(folder / f"rank.sh-{rank}.out").read_text() for rank in range(nodes * gpus)]
@@ -121,5 +122,5 @@ def test_more_bytes_take_longer(tmp_path: Path) -> None:
 def test_what_cannot_be_measured_is_refused_in_words(flags: list[str], said: str) -> None:
     needs("torch")
     command = [PYTHON, str(PROGRAM), "--device", "cpu", *flags]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.spec import resolve
+from tests.support.judge import LIMIT_S
 from tests.support.rendering import opened
 from tests.support.trainers import PYTHON, ROOT, closing, flags, needs, rank_lines, rank_parts, samples, torchrun
 
@@ -31,7 +32,7 @@ def extensions(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def outputs(folder: Path, arguments: list[str], ranks: int, extensions: str, program: str = TRAINER.name) -> list[str]:
     return torchrun(
-        [*SMALL, *arguments], folder, ranks, program=program, variables={"TORCH_EXTENSIONS_DIR": extensions}, timeout_s=500
+        [*SMALL, *arguments], folder, ranks, program=program, variables={"TORCH_EXTENSIONS_DIR": extensions}, timeout_s=LIMIT_S
     )
 
 
@@ -75,7 +76,9 @@ def test_losses_are_those_of_our_own_trainer_with_every_stage(
 def test_the_last_line_says_the_stage_that_deepspeed_took(tmp_path: Path, extensions: str) -> None:
     needs("deepspeed", "ninja")
     words = [*SMALL, "--batch-size", "1", "--zero", "3"]
-    lines = torchrun(words, tmp_path, 2, program=TRAINER.name, variables={"TORCH_EXTENSIONS_DIR": extensions}, timeout_s=500)
+    lines = torchrun(
+        words, tmp_path, 2, program=TRAINER.name, variables={"TORCH_EXTENSIONS_DIR": extensions}, timeout_s=LIMIT_S
+    )
     assert [rank_lines("deepspeed", text) for text in lines] == [[(0, 2)], [(1, 2)]]
     facts = closing("deepspeed", lines[0])
     assert (facts["zero_stage"], facts["world_size"], facts["global_batch"], facts["steps"]) == (3, 2, 2, 6)
@@ -95,7 +98,7 @@ def test_the_last_line_says_the_stage_that_deepspeed_took(tmp_path: Path, extens
 def test_what_cannot_be_trained_is_refused_with_a_sentence(words: list[str], said: str) -> None:
     needs("torch")
     command, environment = [PYTHON, str(TRAINER), *SMALL, *words], {"PATH": os.environ["PATH"]}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
@@ -123,7 +126,7 @@ def test_locks_of_ended_runs_are_removed_and_nothing_else(tmp_path: Path) -> Non
     built.mkdir(parents=True)
     for name in ("lock", "build.ninja", "deepspeed_shm_comm.so"):
         (built / name).write_text("")
-    done = subprocess.run(["/bin/bash", "launch.sh"], cwd=run, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(["/bin/bash", "launch.sh"], cwd=run, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in built.iterdir()) == ["build.ninja", "deepspeed_shm_comm.so"]
     assert said.read_text() == str(tmp_path / "node1" / "torch_extensions")

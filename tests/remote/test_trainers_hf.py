@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.judge import LIMIT_S
 from tests.support.trainers import PYTHON, ROOT, closing, flags, free_port, needs, rank_lines, samples, torchrun
 
 TRAINER = ROOT / "remote" / "train_hf_lm.py"
@@ -170,7 +171,7 @@ def told(program: str, arguments: Sequence[str], folder: Path, path: Sequence[Pa
     where = os.pathsep.join(map(str, [*path, ROOT / "remote"]))
     environment = {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": where, **variables}
     command = [PYTHON, "-c", MARKED, str(ROOT / "remote" / program), *arguments]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith(("mark ", "orch step=", "orch done "))]
     return [line if line.startswith("mark ") else line.split()[1] for line in lines]
@@ -215,7 +216,7 @@ def test_models_have_the_parameters_that_the_folder_declares() -> None:
     models = yaml.safe_load((FOLDER / "framework.yaml").read_text())["models"]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote")}
     command = [PYTHON, "-c", COUNT, json.dumps(models)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {name: model["parameters"] for name, model in models.items()}
 
@@ -235,7 +236,7 @@ def test_what_cannot_be_trained_is_refused_with_a_sentence(arguments: list[str],
     needs("torch")
     command = [PYTHON, str(TRAINER), "--device", "cpu", *arguments]
     environment = {"PATH": os.environ["PATH"]}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 

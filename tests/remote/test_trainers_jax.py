@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.judge import LIMIT_S
 from tests.support.trainers import PYTHON, ROOT, closing, flags, free_port, needs, rank_lines, samples
 
 TRAINER = ROOT / "remote" / "train_jax_lm.py"
@@ -35,7 +36,7 @@ def launch(arguments: list[str], ranks: int, code: int = 0) -> list[str]:
         for rank in range(ranks)
     ]
     try:
-        outputs = [process.communicate(timeout=200) for process in processes]
+        outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -100,7 +101,7 @@ def python(code: str, *arguments: str) -> Any:
     needs("jax")
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote"), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [PYTHON, "-c", code, *arguments], env=environment, capture_output=True, text=True, timeout=200, check=False
+        [PYTHON, "-c", code, *arguments], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

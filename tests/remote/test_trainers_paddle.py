@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.plan.payload import rank_source
+from tests.support.judge import LIMIT_S
 from tests.support.trainers import (
     LOADER_KEYS,
     PYTHON,
@@ -52,7 +53,7 @@ def launch(folder: Path, arguments: list[str], nproc: int, code: int = 0, progra
     command = [PYTHON, "-m", "paddle.distributed.launch", "--nnodes", "1", "--nproc_per_node", str(nproc)]
     command += ["--ips", "127.0.0.1", "--host", "127.0.0.1", "--start_port", str(free_port())]
     command += ["--run_mode", "collective", "--max_restart", "0", "--log_dir", "launcher", "./rank.sh"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     errors = "".join(path.read_text() for path in sorted((folder / "logs").glob("*.err")))
     assert (done.returncode == 0) is (code == 0), done.stderr + errors
     ended = [json.loads((folder / "ranks" / f"{rank}.json").read_text()) for rank in range(nproc)]
@@ -132,7 +133,7 @@ def test_a_paddle_rank_that_is_told_to_end_ends_at_once_and_silently(tmp_path: P
         lines = [process.stdout.readline() for _ in range(3)]
         process.terminate()
         lines += process.stdout.readlines()
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(LIMIT_S) == -signal.SIGTERM
     assert all(line.startswith("orch ") for line in lines), lines
 
 
@@ -146,7 +147,7 @@ def test_numbers_too_small_for_full_precision_are_0_on_a_cpu() -> None:
         "before = float((a * a)[0]); paddle_ranks.flush_subnormals(); print(before > 0, float((a * a)[0]))"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote")}
-    done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.stdout.split() == ["True", "0.0"], done.stderr
 
 
@@ -181,7 +182,7 @@ def test_resnet50_of_paddle_is_version_1_5() -> None:
         "import json, paddle; m = paddle.vision.models.resnet50();"
         "print(json.dumps([(b.conv1._stride, b.conv2._stride) for s in (m.layer1, m.layer2, m.layer3, m.layer4) for b in s]))"
     )
-    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     strides = json.loads(done.stdout.splitlines()[-1])
     assert [at for at, stride in enumerate(strides) if stride == [[1, 1], [2, 2]]] == [3, 7, 13]
     assert all(stride == [[1, 1], [1, 1]] for at, stride in enumerate(strides) if at not in (3, 7, 13))
@@ -204,7 +205,7 @@ def test_paddle_trains_from_disk(tmp_path: Path, loader: str) -> None:
     needs("paddle", *{"native": ["PIL"], "dali-cpu": ["nvidia.dali"]}[loader])
     data = tmp_path / "data"
     maker = [sys.executable, "-I", "-S", str(ROOT / "remote" / "make_dataset.py"), "--dir", str(data), "--images", "6"]
-    subprocess.run([*maker, "--size", "40"], check=True, capture_output=True, timeout=60)
+    subprocess.run([*maker, "--size", "40"], check=True, capture_output=True, timeout=LIMIT_S)
     (tmp_path / "run").mkdir()
     arguments = [*SMALL, "--steps", "5", "--loader", loader, "--data-dir", str(data), "--workers", "1"]
     texts = launch(tmp_path / "run", arguments, nproc=2)
@@ -225,7 +226,7 @@ def test_paddle_trains_from_disk(tmp_path: Path, loader: str) -> None:
 def test_what_paddle_cannot_run_is_refused_before_anything_starts(arguments: list[str], message: str) -> None:
     needs("paddle")
     command = [PYTHON, str(TRAINER), *SMALL, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
@@ -235,7 +236,7 @@ def test_a_rank_that_the_launcher_counts_otherwise_is_found() -> None:
     identity = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "NODE_RANK": "1"}
     environment = {"PATH": os.environ["PATH"], **identity, "PADDLE_TRAINER_ID": "0", "PADDLE_TRAINERS_NUM": "2"}
     command = [PYTHON, str(TRAINER), *SMALL]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 1
     assert (
         "PADDLE_TRAINER_ID: expected 1 as in RANK, got 0. the launcher identifies a node by its --host in --ips" in done.stderr

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.judge import LIMIT_S
 from tests.support.ranks import ranks
 from tests.support.trainers import DONE_KEYS, PYTORCH, ROOT, closing, free_port, rank_lines, samples
 
@@ -107,7 +108,7 @@ def torchrun(arguments: Sequence[str], folder: Path, nproc: int) -> Path:
     command += ["--node_rank", "0", "--rdzv_backend", "static", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
     command += ["--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
     command += [sys.executable, "-u", str(PYTORCH), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert done.returncode == 0, done.stderr + errors
     return folder
@@ -231,7 +232,7 @@ def test_a_failing_pytorch_rank_prints_why_and_exits_1() -> None:
     }
     command = [sys.executable, str(PYTORCH), "--device", "cpu", "--image-size", "32", "--batch-size", "2", "--timeout-s", "1"]
     alone = subprocess.run(
-        command, env={"PATH": os.environ["PATH"], **environment}, capture_output=True, text=True, timeout=60, check=False
+        command, env={"PATH": os.environ["PATH"], **environment}, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert (alone.returncode, alone.stdout) == (1, "")
     assert "Traceback" in alone.stderr

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.judge import LIMIT_S
 from tests.support.trainers import (
     LOADER_KEYS,
     PYTHON,
@@ -47,7 +48,7 @@ def run(arguments: list[str], nodes: int) -> list[str]:
     ports = [free_port() for _ in range(nodes)]
     processes = [start(arguments, index, ports) for index in range(nodes)]
     try:
-        ended = [process.communicate(timeout=200) for process in processes]
+        ended = [process.communicate(timeout=LIMIT_S) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -81,7 +82,7 @@ def two_replicas(model):
     strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
     return strategy, t.Trainer(a, strategy), tf_images.batches(a, tf_ranks.Identity(0, 2, 2, 0), strategy, ["/cpu:0", "/cpu:1"])
 """
-    done = subprocess.run([PYTHON, "-c", head + code], env=QUIET, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run([PYTHON, "-c", head + code], env=QUIET, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -143,7 +144,7 @@ def test_tensorflow_computes_half_types_on_a_cpu(dtype: str, output: str) -> Non
 def test_tensorflow_trains_from_disk(tmp_path: Path, loader: str) -> None:
     needs("tensorflow")
     maker = [sys.executable, "-I", "-S", str(ROOT / "remote" / "make_dataset.py"), "--dir", str(tmp_path / "data")]
-    subprocess.run([*maker, "--images", "6", "--size", "40"], check=True, capture_output=True, timeout=60)
+    subprocess.run([*maker, "--images", "6", "--size", "40"], check=True, capture_output=True, timeout=LIMIT_S)
     arguments = [*SMALL, "--steps", "5", "--loader", loader, "--data-dir", str(tmp_path / "data"), "--workers", "1"]
     (text,) = run(arguments, nodes=1)
     assert [step["step"] for step in samples("tensorflow", text)] == list(range(6))
@@ -155,7 +156,9 @@ def test_nodes_share_each_epoch_without_overlap(tmp_path: Path, nodes: int, load
     """The set has four TFRecord files: with five nodes, records are shared out, not files."""
     needs("tensorflow")
     maker = [sys.executable, "-I", "-S", str(ROOT / "remote" / "make_dataset.py"), "--dir", str(tmp_path / "data")]
-    subprocess.run([*maker, "--images", "30", "--classes", "30", "--size", "16"], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [*maker, "--images", "30", "--classes", "30", "--size", "16"], check=True, capture_output=True, timeout=LIMIT_S
+    )
     code = f"""
 shares = [tf_images.epoch(a, {nodes}, node) for node in range({nodes})]
 print(json.dumps([[[int(label) for _, label in share] for share in shares] for epoch in range(2)]))
@@ -295,7 +298,7 @@ print(json.dumps(max(float(abs(ours[size] - theirs[size].numpy()).max()) for siz
 def test_what_tensorflow_cannot_run_is_refused_before_anything_starts(arguments: list[str], message: str) -> None:
     needs("tensorflow")
     process = start([*SMALL, *arguments], 0, [free_port()])
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, message in errors) == (2, True), errors
 
 
@@ -309,7 +312,7 @@ def test_what_tensorflow_cannot_run_is_refused_before_anything_starts(arguments:
 def test_an_identity_that_does_not_fit_is_said(change: dict[str, str], message: str) -> None:
     needs("tensorflow")
     process = start(SMALL, 0, [free_port()], **change)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, message in errors) == (1, True), errors
 
 

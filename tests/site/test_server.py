@@ -17,6 +17,7 @@ from orchestrator.site.live import Live
 from orchestrator.site.server import Bugs, Pages, Server
 from tests.support import judge
 from tests.support.benches import bench
+from tests.support.judge import LIMIT_S
 
 TOKEN = "t0ken_-x"
 LARGE = 16 << 20
@@ -47,12 +48,12 @@ class Asked:
         assert self.told == []
 
     def connected(self, sent: bytes = b"") -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT_S)
         connection.sendall(sent)
         return connection
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         connection.putrequest(method, path, skip_host="Host" in headers)
         for name, value in headers.items():
             connection.putheader(name, value)
@@ -173,8 +174,8 @@ def test_a_bug_is_told_once_and_the_other_pages_are_still_served(served: Asked, 
 
 
 def test_what_is_no_request_is_refused_and_a_silent_one_holds_up_nobody(served: Asked) -> None:
-    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as silent:
-        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as odd:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=LIMIT_S) as silent:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=LIMIT_S) as odd:
             odd.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X: y\r\n" * 200 + b"\r\n")
             assert b" 431 " in odd.recv(4096).split(b"\r\n")[0]
         assert served.ask(f"/{TOKEN}/")[0] == 200
@@ -183,7 +184,7 @@ def test_what_is_no_request_is_refused_and_a_silent_one_holds_up_nobody(served: 
 
 @pytest.mark.parametrize("target", ["http://[evil]/", "http://[", "//[::x]/?token=x", "/?" + "&" * 3000, "?", "\xff[", "*"])
 def test_an_address_that_is_none_is_refused_and_told_to_nobody(served: Asked, target: str) -> None:
-    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as odd:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=LIMIT_S) as odd:
         odd.sendall(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode("latin-1"))
         assert b" 403 " in odd.recv(4096).split(b"\r\n")[0]
 
@@ -241,7 +242,7 @@ def test_a_page_that_is_never_made_ends_with_its_connection_and_other_clients_ar
 ) -> None:
     made = threading.Event()
     with Asked(large, large / "site", ClientLimits(most=2, request_s=60, total_s=0.5)).answering() as served:
-        monkeypatch.setattr(served.pages, "recent", lambda: [] if made.wait(60) else [])
+        monkeypatch.setattr(served.pages, "recent", lambda: [] if made.wait(LIMIT_S) else [])
         with served.connected(request("")) as stuck:
             assert rest_of(stuck) == b"" and len(served.server.clients) == 1  # its thread is still there
             assert served.ask(f"/{TOKEN}/site/")[:2] == (200, "the site")

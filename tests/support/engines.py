@@ -17,7 +17,7 @@ from orchestrator import lab as labs
 from orchestrator.lab import Lab
 from tests.support import judge, podman
 from tests.support.faultlab import shared_folder
-from tests.support.judge import Proc
+from tests.support.judge import LIMIT_S, Proc
 
 NODES = ("node1", "node2")
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -40,7 +40,7 @@ class Engine:
     def ask(self, node: str, *words: str) -> str:
         """Return what the engine of a node says, without orch between."""
         argv = labs.argv_on(self.lab, node, [*self.command, *words])
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert done.returncode == 0, f"{self.name} {' '.join(words)} on {node}: {done.stderr}"
         return done.stdout
 
@@ -156,5 +156,5 @@ def no_docker() -> str:
         return reason  # the image is made in the same way
     if not shutil.which("docker") or not Path("/run/sshd").is_dir():
         return "needs docker, and the directory /run/sshd for the servers of a lab on the loopback"
-    done = subprocess.run(["docker", "version"], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(["docker", "version"], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     return f"docker does not answer: {done.stderr.strip()[-160:]}" if done.returncode else ""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import OrchError, RunError
+from tests.support.timers import call_later
 
 if TYPE_CHECKING:
     from tests.support.fake_node import FakeNode
@@ -127,7 +128,7 @@ class FakeSupervisor:
                     self.beat(line, order)
                 case "go":
                     self.state, wait_s = "running", order["at"] - time.monotonic()
-                    _later(wait_s, self.start)
+                    call_later(wait_s, self.start)
                 case "stop":
                     self.stop(order["reason"])
                 case "finish" if self.state == "running":  # which what waits here takes for its good end
@@ -171,7 +172,7 @@ class FakeSupervisor:
                 (self.folder / "logs" / name).touch()
             for rank, does in self.program.items():
                 (self.folder / "logs" / f"rank-{rank}.out").write_bytes(does.out)
-                _later(does.after_s, lambda rank=rank, code=does.code: self.end_rank(rank, code, None))
+                call_later(does.after_s, lambda rank=rank, code=does.code: self.end_rank(rank, code, None))
             self.started = time.monotonic()
             self.tell("started", mono=self.started)
 
@@ -232,13 +233,6 @@ class FakeSupervisor:
         self.tell("ended", record=self.record)
         if not self.lines:
             self.leave()
-
-
-def _later(wait_s: float, call: Callable[[], None]) -> None:
-    if math.isfinite(wait_s):
-        timer = threading.Timer(max(0.0, wait_s), call)
-        timer.daemon = True
-        timer.start()
 
 
 def digest(data: bytes) -> str:

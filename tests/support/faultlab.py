@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator import lab as labs
 from orchestrator.lab import Lab, faults
 from tests.support import judge
-from tests.support.judge import Proc
+from tests.support.judge import LIMIT_S, Proc
 
 Answer = subprocess.CompletedProcess[bytes]
 MakeLab = Callable[..., Lab]
@@ -26,11 +26,11 @@ def ssh(lab: Lab, node: str, command: str, data: bytes = b"", *, timeout_s: floa
     return subprocess.run(argv, input=data, capture_output=True, timeout=timeout_s, check=False)
 
 
-def answers(lab: Lab, node: str, *, timeout_s: int = 1) -> bool:
+def answers(lab: Lab, node: str, *, timeout_s: float = 1.0) -> bool:
     """Claim that a node's SSH server lets us in, each step of it within ``timeout_s``."""
-    options = ["-F", str(lab.ssh_config), "-o", f"ConnectTimeout={timeout_s}"]
-    argv = labs.argv_inside(lab, ["timeout", "8", "ssh", *options, node, "true"])
-    return subprocess.run(argv, capture_output=True, timeout=30, check=False).returncode == 0
+    options = ["-F", str(lab.ssh_config), "-o", f"ConnectTimeout={timeout_s:g}"]
+    argv = labs.argv_inside(lab, ["timeout", f"{8 + timeout_s:g}", "ssh", *options, node, "true"])
+    return subprocess.run(argv, capture_output=True, timeout=LIMIT_S, check=False).returncode == 0
 
 
 def held_line(lab: Lab, node: str) -> subprocess.Popen[bytes]:

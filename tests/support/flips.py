@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.e2e.rig import ORCH
+from tests.support.judge import LIMIT_S
 
 
 def regions(archive: Path) -> dict[str, list[range]]:
@@ -69,7 +70,7 @@ def program_refuses(archive: Path) -> bool:
     """Ask the program. A refusal is exit status 4 and one line, nothing else."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        [*ORCH, "verify", str(archive)], capture_output=True, text=True, timeout=60, check=False, env=environment
+        [*ORCH, "verify", str(archive)], capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment
     )
     return (
         done.returncode == 4 and not done.stdout and done.stderr.startswith(f"orch: {archive}") and done.stderr.count("\n") == 1

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.judge import LIMIT_S
+
 __all__ = ["ForkServer"]
 
 
@@ -28,7 +30,7 @@ class ForkServer:
             self.close()
             raise TimeoutError(f"no answer within {timeout_s:g} s to {order}")
         answer = self._process.stdout.readline()
-        assert answer, f"the process that forks programs has ended with {self._process.wait(10)}"
+        assert answer, f"the process that forks programs has ended with {self._process.wait(LIMIT_S)}"
         return json.loads(answer)
 
     def close(self) -> None:
@@ -39,6 +41,6 @@ class ForkServer:
         for pid in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
             os.kill(int(pid), 9)
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(LIMIT_S)
         self._process.stdin.close()
         self._process.stdout.close()

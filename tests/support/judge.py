@@ -60,6 +60,9 @@ def wait_until_clean(lab: Lab, within_s: float) -> float:
     return wait_for(lambda: not ours(lab), within_s, lambda: f"left on nodes: {ours(lab)}")
 
 
+LIMIT_S = 600.0
+"""How long a test waits for something that is to come: no statement of how soon it comes on a quiet machine."""
+
 patience = 1.0
 """How many times longer than a bound says anything may take. More than one where tests share a machine with who knows what:
 there they show that something ends, and the fault suite on a quiet machine shows how soon."""

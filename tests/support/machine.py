@@ -21,6 +21,7 @@ import pytest
 from orchestrator.plan.framework import run_path
 from orchestrator.plan.payload import rank_source, runner_source
 from tests.support import judge
+from tests.support.judge import LIMIT_S
 
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="mounting and giving files away need root")
@@ -37,7 +38,7 @@ def old_interpreters() -> list[str]:
             match = re.fullmatch(r"python3\.(\d+)", path.name)
             if match and int(match[1]) >= 6 and (3, int(match[1])) not in interpreters and os.access(path, os.X_OK):
                 probe = [str(path), "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"]
-                done = subprocess.run(probe, capture_output=True, text=True, timeout=20, check=False)
+                done = subprocess.run(probe, capture_output=True, text=True, timeout=LIMIT_S, check=False)
                 if done.returncode == 0:
                     major, minor = map(int, done.stdout.split())
                     interpreters.setdefault((major, minor), str(path))
@@ -65,9 +66,9 @@ class Line:
     def order(self, do: str, **fields: Any) -> None:
         self.send(json.dumps({**fields, "do": do}).encode() + b"\n")
 
-    def read_line(self, within_s: float = 30.0) -> dict[str, Any]:
+    def read_line(self) -> dict[str, Any]:
         while b"\n" not in self.buffer.lstrip(b"\n"):  # counted bytes may end with an empty line
-            self.more(within_s)
+            self.more()
         self.buffer[:] = self.buffer.lstrip(b"\n")
         line, _, rest = bytes(self.buffer).partition(b"\n")
         self.buffer[:] = rest
@@ -76,24 +77,23 @@ class Line:
 
     def read(self, count: int) -> bytes:
         while len(self.buffer) < count:
-            self.more(10.0)
+            self.more()
         data = bytes(self.buffer[:count])
         del self.buffer[:count]
         return data
 
-    def more(self, within_s: float = 30.0) -> None:
+    def more(self) -> None:
         assert self.process.stdout
-        ready = select.select([self.process.stdout], [], [], within_s)[0]
-        assert ready, f"nothing within {within_s:g} s, so far {bytes(self.buffer)!r}"
+        ready = select.select([self.process.stdout], [], [], LIMIT_S)[0]
+        assert ready, f"nothing within {LIMIT_S:g} s, so far {bytes(self.buffer)!r}"
         data = os.read(self.process.stdout.fileno(), 65536)
         assert data, f"the line ended, after {bytes(self.buffer)!r}"
         self.buffer += data
 
-    def wait_for(self, event: str, within_s: float = 10.0) -> dict[str, Any]:
+    def wait_for(self, event: str) -> dict[str, Any]:
         """Return the next event of that name; others are passed over."""
-        deadline = time.monotonic() + within_s
         while True:
-            reply = self.read_line(max(0.1, deadline - time.monotonic()))
+            reply = self.read_line()
             if reply.get("event") == event or (event == "error" and "error" in reply):
                 return reply
 
@@ -102,7 +102,7 @@ class Line:
         deadline = time.monotonic() + within_s
         while (left_s := deadline - time.monotonic()) > 0:
             if b"\n" in self.buffer.lstrip(b"\n") or select.select([self.process.stdout], [], [], left_s)[0]:
-                line = self.read_line(left_s)
+                line = self.read_line()
                 if line.get("event") == event:
                     return line
         return None
@@ -114,7 +114,7 @@ class Line:
                 stream.close()
             except BrokenPipeError:
                 continue
-        self.process.wait(10)
+        self.process.wait(LIMIT_S)
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class Machine:
     def ask(self, op: str, **request: Any) -> dict[str, Any]:
         """Return the one line that answers an operation."""
         line = self.call(op, **request)
-        answer = line.read_line(30.0)
+        answer = line.read_line()
         line.close()
         return answer
 
@@ -220,7 +220,7 @@ class Machine:
                     stream.close()
                 except BrokenPipeError:
                     continue
-            line.process.wait(10)
+            line.process.wait(LIMIT_S)
         deadline = time.monotonic() + 3
         while (left := self.left()) and time.monotonic() < deadline:
             time.sleep(0.05)

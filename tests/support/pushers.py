@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.support import judge
 from tests.support.benches import bench
+from tests.support.judge import LIMIT_S
 
 __all__ = ["Person", "push_at_once"]
 
@@ -36,7 +37,7 @@ class Person:
     def orch(self, *words: str) -> tuple[int, str, str]:
         """Run a command to its end; return exit status and outputs."""
         process = self.start(*words)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=LIMIT_S)
         return process.returncode, out, err
 
 

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.fork_server import ForkServer
+from tests.support.judge import LIMIT_S
 from tests.support.trainers import PYTHON, ROOT, free_port
 
 ENVIRONMENT = {
@@ -87,7 +88,7 @@ def ranks(
     order = {"program": str(program), "arguments": list(arguments), "folder": str(folder), "nproc": nproc, "nodes": nodes}
     order["imports"] = list(imports)
     try:
-        codes = server().ask({**order, "port": free_port()}, timeout_s=120)
+        codes = server().ask({**order, "port": free_port()}, timeout_s=LIMIT_S)
     except TimeoutError:
         server.cache_clear()
         raise

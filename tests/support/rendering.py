@@ -16,6 +16,7 @@ from orchestrator.plan.framework import ConfigFile, Framework
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import Plan, render
 from orchestrator.plan.spec import RunSpec, resolve
+from tests.support.judge import LIMIT_S
 
 FRAMEWORK = Framework(
     name="echo", title="echo", folder="templates/echo", digest="0" * 64, launch="every_node", batch_size_is="device",
@@ -61,5 +62,5 @@ def file_of(plan: Plan, node: int, path: str = "launch.sh") -> str:
 @cache
 def complaint(script: str) -> str:
     """Return what bash says of a script that it reads and does not run, empty if it is sound."""
-    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     return done.stderr or (f"exit {done.returncode}" if done.returncode else "")

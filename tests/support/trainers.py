@@ -23,6 +23,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.judge import LIMIT_S
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("ORCH_TEST_PYTHON", sys.executable)
 DONE_KEYS = {
@@ -63,7 +65,7 @@ def module(path: Path) -> ModuleType:
 def has(name: str) -> bool:
     """Tell whether the interpreter of the frameworks can find a module. It is not imported: some take seconds."""
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
-    return subprocess.run([PYTHON, "-c", code], capture_output=True, timeout=60, check=False).returncode == 0
+    return subprocess.run([PYTHON, "-c", code], capture_output=True, timeout=LIMIT_S, check=False).returncode == 0
 
 
 def needs(*names: str) -> None:

@@ -15,6 +15,7 @@ from orchestrator.transport.connections import Connections
 from tests.contract.openssh.connecting import refused
 from tests.contract.rig import Rig
 from tests.contract.sshd import Sshd, make_key
+from tests.support.judge import LIMIT_S
 
 
 def test_the_host_key_of_a_server_is_told(rig: Rig) -> None:
@@ -62,7 +63,7 @@ def test_a_host_that_accepts_new_keys_is_not_answered_with_the_refusal_of_one_th
         with pytest.raises(TransportError) as caught:
             connections.connect(strict)
         assert caught.value.kind == "host_key_unknown" and jump.log.count("Accepted publickey") == 0
-        assert connections.connect(trusting).run(["true"], timeout_s=10).code == 0
+        assert connections.connect(trusting).run(["true"], timeout_s=LIMIT_S).code == 0
 
 
 # Host certificates
@@ -86,7 +87,7 @@ def test_a_host_certificate_is_verified_by_ssh_whichever_transport_is_named(
     host = replace(rig.host(server), transport=named)
     with closing(Connections(rig.trust())) as connections:
         line = connections.prepare(host)()
-        assert line.run(["echo", "certified"], timeout_s=10).stdout == b"certified\n"
+        assert line.run(["echo", "certified"], timeout_s=LIMIT_S).stdout == b"certified\n"
         line.close()
         connections.connect(host).close()
     assert not rig.store.exists() and len(rig.known_hosts.read_text().splitlines()) == 1

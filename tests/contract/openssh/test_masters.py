@@ -19,7 +19,7 @@ from orchestrator.transport.openssh.folder import MasterFolder
 from tests.contract.openssh.connecting import left
 from tests.contract.rig import Rig
 from tests.contract.sshd import Sshd
-from tests.support.judge import wait_for
+from tests.support.judge import LIMIT_S, wait_for
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -32,8 +32,8 @@ def test_masters_end_with_the_command_and_leave_nothing(
     connections = Connections(rig.trust())
     for _ in range(3):
         line = connections.connect(rig.host(server))
-        assert line.run(["true"], timeout_s=10).code == 0
-        line.popen(["sleep", "60"], timeout_s=10)
+        assert line.run(["true"], timeout_s=LIMIT_S).code == 0
+        line.popen(["sleep", "60"], timeout_s=LIMIT_S)
         line.close()
         assert not line.alive
     assert len(left(_sockets)) == 2  # the folder and its watcher
@@ -51,7 +51,7 @@ def test_a_controller_that_is_killed_leaves_no_master(rig: Rig, _sockets: Path) 
         "from orchestrator.transport import Trust\nfrom orchestrator.transport.connections import Connections\n"
         "ssh = SshSettings(port=int(sys.argv[2]), key=sys.argv[3], config=sys.argv[4], jump=sys.argv[5])\n"
         "line = Connections(Trust(Path(sys.argv[6]))).connect(Host('lab1', sys.argv[1], ssh=ssh, transport='openssh'))\n"
-        "channel = line.popen(['sleep', '60'], timeout_s=10)\nprint('up', flush=True)\ntime.sleep(60)\n"
+        "channel = line.popen(['sleep', '60'], timeout_s=600)\nprint('up', flush=True)\ntime.sleep(60)\n"
     )
     words = [server.address, str(server.port), host.ssh.key, host.ssh.config, host.ssh.jump, str(rig.store)]
     argv = [sys.executable, "-c", program, *map(str, words)]
@@ -79,7 +79,7 @@ def test_a_log_in_that_goes_on_when_the_command_ends_is_ended_too(rig: Rig, _soc
         thread.start()
         wait_for(lambda: len(left(_sockets)) == 3, 10, "it does not begin")  # the folder, its watcher, a master
         connections.close()
-        thread.join(10)
+        thread.join(LIMIT_S)
         assert errors and not left(_sockets)
     finally:
         os.kill(server.pid, signal.SIGCONT)
@@ -94,9 +94,9 @@ def test_a_live_connection_of_the_user_is_used_and_stays(rig: Rig, tmp_path: Pat
         wait_for(lambda: Path(f"{path}-{server.port}").exists(), 10, "the user's master does not start")
         stranger = rig.host(server, key=str(rig.keys.stranger))  # which would let nobody in
         line = rig.connect(stranger)
-        assert line.run(["echo", "through"], timeout_s=10).stdout == b"through\n"
+        assert line.run(["echo", "through"], timeout_s=LIMIT_S).stdout == b"through\n"
         assert line.host_key == "" and server.log.count("Accepted publickey") == 1
-        line.popen(["sleep", "60"], timeout_s=10)
+        line.popen(["sleep", "60"], timeout_s=LIMIT_S)
         line.close()
         assert master.poll() is None
         assert not line.alive
@@ -174,7 +174,7 @@ def test_hosts_behind_one_jump_host_share_its_log_in(rig: Rig) -> None:
         assert lines[-1].via == f"jump host {jump.address}" and not lines[-1].greets(lambda: True)
         for line in lines[1:]:
             line.close()
-        assert lines[0].run(["true"], timeout_s=10).code == 0
+        assert lines[0].run(["true"], timeout_s=LIMIT_S).code == 0
 
 
 def test_sixteen_connections_get_past_max_startups(rig: Rig) -> None:

@@ -138,7 +138,7 @@ def test_ranks_have_the_cpus_that_their_records_name(machine: Machine) -> None:
     judge.wait_for(lambda: len(list(machine.folder(RUN).glob("*.pid"))) == 2, 20, "no ranks")
     found = [allowed_of(path.stem) for path in machine.folder(RUN).glob("*.pid")]
     line.order("stop", reason="enough")
-    records = line.wait_for("ended", 20)["record"]["ranks"]
+    records = line.wait_for("ended")["record"]["ranks"]
     assert sorted(found) == sorted(record["bound"]["cpus"] for record in records)
     sets = [cpus_in(record["bound"]["cpus"]) for record in records]
     assert not sets[0] & sets[1] and sets[0] | sets[1] <= ALLOWED and all(sets)
@@ -154,7 +154,7 @@ def allowed_of(pid: str) -> str:
 
 def test_a_rank_that_cannot_be_bound_does_not_run(machine: Machine) -> None:
     line = machine.start(RUN, binding_file("numa", 1) + rank("print('ran')", 1))
-    record = line.wait_for("ended", 10)["record"]
+    record = line.wait_for("ended")["record"]
     assert record["state"] == "failed"
     (written,) = machine.root.rglob("node.err")
     assert "rank_wrapper.py: cpu_binding.json: expected a local rank below 1, got 1" in written.read_text()

@@ -114,7 +114,7 @@ def start(node: Machine, launch: str, around: Container, **changes: Any) -> Line
 
 
 def ended(line: Line) -> dict[str, Any]:
-    record: dict[str, Any] = line.wait_for("ended", 40)["record"]
+    record: dict[str, Any] = line.wait_for("ended")["record"]
     line.order("bye")
     return record
 

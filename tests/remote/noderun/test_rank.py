@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.judge import LIMIT_S
 from tests.support.machine import (
     NEEDS_ROOT,
     RUN,
@@ -56,7 +57,7 @@ def test_a_rank_that_failed_is_told_before_anybody_asks_for_clocks(machine: Mach
     (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/bash\nexec sleep 1000\n")
     (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
     line = machine.start(RUN, f"export PATH={tmp_path}/bin:$PATH\n" + rank("raise SystemExit(3)"))
-    record = line.wait_for("ended", 4)["record"]
+    record = line.wait_for("ended")["record"]
     assert (record["state"], record["ranks"][0]["code"], "slowed_us" in record["ranks"][0]) == ("failed", 3, False)
     line.order("bye")
     line.close()
@@ -79,7 +80,7 @@ def test_a_rank_that_ends_badly_is_told_at_once_and_stops_the_node(
     line = machine.start(RUN, script)
     event = line.wait_for("rank")
     assert (event["rank"], event["code"], event["signal"]) == (1, *expected)
-    record = line.wait_for("ended", 5)["record"]
+    record = line.wait_for("ended")["record"]
     assert (record["state"], record["reason"]) == ("failed", f"rank_failed: rank 1 ended with {how}")
     assert [(r["rank"], r["signal"]) for r in record["ranks"]] == [(0, "SIGTERM"), (1, expected[1])]
     assert bearing(RUN) == []
@@ -88,7 +89,9 @@ def test_a_rank_that_ends_badly_is_told_at_once_and_stops_the_node(
 @NEEDS_ROOT
 def test_a_node_without_inodes_says_so_and_records_how_its_rank_ended(machine: Machine) -> None:
     machine.root.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=60,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=10)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "nr_inodes=60,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=LIMIT_S
+    )
     try:
         code = (
             "import itertools, time\n"
@@ -99,13 +102,13 @@ def test_a_node_without_inodes_says_so_and_records_how_its_rank_ended(machine: M
         line = machine.start(RUN, rank(code))
         words = "storage_full: No space left on device for .*; needed 8 inodes, free 0"
         assert re.fullmatch(words, line.wait_for("stopping")["reason"])
-        record = line.wait_for("ended", 5)["record"]
+        record = line.wait_for("ended")["record"]
         assert re.fullmatch(words, record["reason"]) and record["state"] == "stopped"
         assert [(entry["signal"], entry.get("note")) for entry in record["ranks"]] == [("SIGTERM", None)]
         line.order("bye")
         line.close()
     finally:
-        subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=10)
+        subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("setting", ["unset LOCAL_RANK", "export RANK=first"])

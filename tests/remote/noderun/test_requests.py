@@ -15,6 +15,7 @@ import pytest
 
 from noderun.runs import address_of
 from tests.support import judge
+from tests.support.judge import LIMIT_S
 from tests.support.machine import (
     DEAF,
     RUN,
@@ -56,7 +57,7 @@ def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: M
     line = machine.start(RUN, "exit 0\n")
     line.wait_for("ended")
     line.order("bye")
-    line.wait_for("closed", 2)
+    line.wait_for("closed")
     judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 2, "the supervisor stays")
     line.send(
         json.dumps({"root": str(machine.root), "node": machine.name, "op": "left", "nonce": "again", "run": RUN}).encode()
@@ -64,7 +65,7 @@ def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: M
     )
     assert line.read(len(b"ORCH again\n")) == b"ORCH again\n"
     assert line.read_line()["left"] == []
-    assert line.process.wait(5) == 0
+    assert line.process.wait(LIMIT_S) == 0
 
 
 def test_all_runs_of_a_node_are_none_of_another_node_of_the_same_machine(machine: Machine, tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_all_runs_of_a_node_are_none_of_another_node_of_the_same_machine(machine
 def test_where_a_supervisor_is_gone_without_a_goodbye_the_line_ends(machine: Machine) -> None:
     line = machine.start(RUN, SLEEP)
     os.kill(supervisors(machine.folder(RUN))[0], signal.SIGKILL)
-    assert line.process.wait(5) == 0
+    assert line.process.wait(LIMIT_S) == 0
     assert line.process.stdout and not line.process.stdout.read(), "no word that requests may follow"
     assert machine.ask("stop", run=RUN, grace_s=0.5, reason="test")["left"] == []
 
@@ -141,7 +142,7 @@ def test_a_log_is_followed_until_the_run_ends(machine: Machine) -> None:
 def test_no_supervisor_is_an_answer_and_no_wait(machine: Machine) -> None:
     machine.stage(RUN, SLEEP)
     line = machine.call("line", run=RUN, start=False, wait_s=5)
-    assert line.read_line(1.0)["error"]["kind"] == "node_lost"
+    assert line.read_line()["error"]["kind"] == "node_lost"
 
 
 @pytest.mark.parametrize("accepts", [False, True])
@@ -158,7 +159,7 @@ def test_a_supervisor_that_leaves_before_its_first_word_is_no_supervisor(
         assert select.select([door], [], [], 5)[0], "nobody comes"
         if accepts:
             door.accept()[0].close()
-    error = line.read_line(3.0)["error"]
+    error = line.read_line()["error"]
     assert error["kind"] == "node_lost" and error["boot_id"]
 
 

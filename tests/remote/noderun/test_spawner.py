@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import judge
+from tests.support.judge import LIMIT_S
 from tests.support.machine import RUN, SLEEP, Line, Machine, bearing, supervisors
 
 pytestmark = pytest.mark.timeout(60)
@@ -51,7 +52,7 @@ def test_a_run_goes_on_without_its_relay_and_the_spawner_without_its_controller(
     relay, supervisor = started_by(machine, "7")
     assert parent_of(supervisor) == pid
     relay.process.kill()
-    relay.process.wait(5)
+    relay.process.wait(LIMIT_S)
     assert step.process.stdin
     step.process.stdin.close()
     again = machine.supervisor(RUN, start=False)

@@ -181,7 +181,8 @@ def busy() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "while True: pass"], env={})
 
 
-def test_processor_time_of_others_is_told_with_the_name_of_who_uses_it() -> None:
+def test_processor_time_of_others_is_told_with_the_name_of_who_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "MOST_TOLD", 10_000)  # this machine may have many
     told: list[dict[str, Any]] = []
     look: Callable[[float], list[float]] = foreign.Foreign(
         {"supervisor": 2**22 + 1, "run_id": "r"}, lambda **fields: told.append(fields)

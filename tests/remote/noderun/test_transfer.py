@@ -19,6 +19,7 @@ import pytest
 from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.framework import run_path
 from orchestrator.plan.payload import runner_source
+from tests.support.judge import LIMIT_S
 from tests.support.machine import (
     BOOT,
     NEEDS_ROOT,
@@ -132,7 +133,7 @@ def test_a_work_directory_that_somebody_else_prepared_is_refused(machine: Machin
 @NEEDS_ROOT
 def test_a_full_disk_is_said_with_path_and_numbers_and_leaves_nothing(machine: Machine) -> None:
     machine.root.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=10)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=LIMIT_S)
     try:
         error = machine.put(("payload/big", os.urandom(2 << 20), 0o600))["error"]
         assert error["kind"] == "storage_full"
@@ -140,7 +141,7 @@ def test_a_full_disk_is_said_with_path_and_numbers_and_leaves_nothing(machine: M
         assert re.search(r"needed 2097152 bytes, free \d+", error["message"])
         assert list((machine.root / "payload").iterdir()) == []
     finally:
-        subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=10)
+        subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("silent", ["with the program", "with a file", "with taking a log"])
@@ -166,12 +167,12 @@ def test_no_process_waits_for_a_controller_that_has_vanished(tmp_path: Path, sil
     with process:
         process.stdin.write(sent[: len(source) // 2] if silent == "with the program" else sent)
         process.stdin.flush()
-        assert process.wait(10) == -signal.SIGALRM
+        assert process.wait(LIMIT_S) == -signal.SIGALRM
 
 
 def test_a_sparse_giant_holds_nothing_up(machine: Machine) -> None:
     line = machine.start(RUN, "#!/bin/bash\ntruncate -s 4T logs/giant; exec sleep 60\n", output_limit_bytes=1 << 20)
-    assert line.wait_for("ended", 20)["record"]["files"]["giant"]["bytes"] == 1 << 20
+    assert line.wait_for("ended")["record"]["files"]["giant"]["bytes"] == 1 << 20
     got = machine.call("get", run=RUN, have={}, max_bytes=1 << 30, max_files=4096)
     received = 0
     while "done" not in (piece := got.read_line()):
@@ -233,7 +234,7 @@ def test_a_log_goes_out_as_well_where_the_kernel_does_not_hand_it_over(machine: 
     request = {"root": str(machine.root), "node": machine.name, "op": "get", "nonce": "n0nce", "run": RUN, "have": {}}
     header = json.dumps({**request, "max_bytes": 1 << 30, "max_files": 9}).encode() + b"\n"
     with (tmp_path / "said").open("ab") as appended:  # sendfile(2) refuses a file that is open for appending
-        subprocess.run(argv, input=source + header, stdout=appended, timeout=30, check=True)
+        subprocess.run(argv, input=source + header, stdout=appended, timeout=LIMIT_S, check=True)
     line = Line(subprocess.Popen(["tail", "-n", "+2", tmp_path / "said"], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
     assert read_logs(line, {})[0] == {"node.out": content}
 
@@ -249,7 +250,7 @@ def test_a_log_that_is_cut_off_while_it_is_sent_is_never_filled_up(machine: Mach
     process = line.process
     assert process.stdout and process.stderr
     sent = bytes(line.buffer) + process.stdout.read()
-    assert len(sent) < head["bytes"] and process.wait(10) == 1
+    assert len(sent) < head["bytes"] and process.wait(LIMIT_S) == 1
     assert process.stderr.read() == b"a log became shorter while it was being sent\n"
 
 

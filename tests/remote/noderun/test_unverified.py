@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import judge
+from tests.support.judge import LIMIT_S
 from tests.support.machine import RUN, SLEEP, Line, Machine, bearing, supervisors
 
 pytestmark = pytest.mark.timeout(60)
@@ -84,7 +85,7 @@ def test_processes_of_others_are_not_taken_for_the_runs(machine: Machine) -> Non
     finally:
         for process in (before, after):
             process.kill()
-            process.wait(5)
+            process.wait(LIMIT_S)
         os.kill(marked, signal.SIGKILL)
 
 

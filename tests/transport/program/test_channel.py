@@ -18,7 +18,7 @@ from orchestrator.inventory import Host
 from orchestrator.transport import completion, receiver, streams
 from orchestrator.transport.program import Outcome, ProgramChannel
 from orchestrator.transport.program import channel as channel_module
-from tests.support.judge import wait_for
+from tests.support.judge import LIMIT_S, wait_for
 
 HOST = Host("lab1", "127.0.0.1")
 
@@ -50,14 +50,14 @@ def test_bytes_pass_both_ways_until_the_input_is_closed() -> None:
     channel.send(bytes(range(256)))
     received = b""
     while len(received) < 256:
-        received += channel.recv(10)
+        received += channel.recv(LIMIT_S)
     assert received == bytes(range(256))
     with pytest.raises(TimeoutError):
         channel.recv(0.05)
     channel.shutdown_write()
     channel.shutdown_write()
-    assert channel.recv(10) == b"" and channel.ended
-    assert channel.ending(10) == (0, None)
+    assert channel.recv(LIMIT_S) == b"" and channel.ended
+    assert channel.ending(LIMIT_S) == (0, None)
     with pytest.raises(TransportError, match="accepts no more input"):
         channel.send(b"late")
     channel.close()
@@ -68,37 +68,37 @@ def test_output_that_nobody_reads_stops_the_program_and_loses_nothing() -> None:
     wait_for(lambda: len(channel._stdout) >= 4 << 20, 10, "nothing comes")
     time.sleep(0.1)
     assert len(channel._stdout) <= 5 << 20
-    assert sum(map(len, iter(lambda: channel.recv(10), b""))) == 30_000_004
-    assert channel.ending(10) == (0, None)
+    assert sum(map(len, iter(lambda: channel.recv(LIMIT_S), b""))) == 30_000_004
+    assert channel.ending(LIMIT_S) == (0, None)
 
 
 def test_a_listener_hears_everything_and_the_end() -> None:
     heard: list[bytes] = []
     channel = sh("printf first; read x; printf then")
-    assert channel.recv(10) == b"first"
+    assert channel.recv(LIMIT_S) == b"first"
     channel.listen(heard.append)
     channel.send(b"\n")
-    assert channel.ending(10) == (0, None)
+    assert channel.ending(LIMIT_S) == (0, None)
     wait_for(lambda: heard == [b"then", b""], 5, "the end is not told")
 
 
 def test_a_lost_connection_is_told_from_a_command_that_ended() -> None:
     broken = ProgramChannel(HOST, ["sh", "-c", "echo half; exit 255"], lost_if_255)
-    assert broken.recv(10) == b"half\n"
+    assert broken.recv(LIMIT_S) == b"half\n"
     for wait in (broken.recv, broken.ending):
         with pytest.raises(TransportError, match="connection broke") as caught:
             wait(10)
         assert (caught.value.kind, caught.value.host) == ("node_lost", "lab1")
     assert not broken.ended
     ended = ProgramChannel(HOST, ["sh", "-c", "exit 254"], lost_if_255)
-    assert ended.recv(10) == b"" and ended.ended and ended.ending(10) == (254, None)
+    assert ended.recv(LIMIT_S) == b"" and ended.ended and ended.ending(LIMIT_S) == (254, None)
 
 
 def test_a_program_that_somebody_kills_is_a_lost_connection() -> None:
     channel = ProgramChannel(HOST, ["sleep", "30"])
     os.kill(pid_of(channel), signal.SIGKILL)
     with pytest.raises(TransportError, match="connection broke"):
-        channel.recv(10)
+        channel.recv(LIMIT_S)
 
 
 def test_a_command_runs_to_its_end_with_both_outputs() -> None:
@@ -148,22 +148,22 @@ def test_a_channel_that_is_closed_lets_a_waiting_sender_and_reader_go() -> None:
         except TransportError as error:
             ends.append(type(error))
 
-    threads = [threading.Thread(target=send), threading.Thread(target=lambda: ends.append(channel.recv(20)))]
+    threads = [threading.Thread(target=send), threading.Thread(target=lambda: ends.append(channel.recv(LIMIT_S)))]
     for thread in threads:
         thread.start()
     time.sleep(0.1)
     channel.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(LIMIT_S)
     assert set(ends) == {TransportError, b""}
 
 
 def test_what_lies_unread_is_seen_beside_a_thread_that_is_held_up() -> None:
     channel = ProgramChannel(HOST, ["cat"])
     came, go_on = threading.Event(), threading.Event()
-    channel.listen(lambda data: (came.set(), go_on.wait(10)) if data else None)
+    channel.listen(lambda data: (came.set(), go_on.wait(LIMIT_S)) if data else None)
     channel.send(b"first")
-    assert came.wait(10) and not channel.unread
+    assert came.wait(LIMIT_S) and not channel.unread
     channel.send(b"then")
     wait_for(lambda: channel.unread, 5, "nothing is seen")
     go_on.set()
