@@ -12,8 +12,9 @@ sending 1/N of the bytes to the next rank while receiving as many from the previ
 really added, and checked at the end of each step; the bytes behind them are moved but not added.
 
 Injected faults, for rehearsals: `--fail-at-step N --fail-rank R --fail-mode M` makes one rank fail instead of taking step N.
-exit3: exit with code 3 · sigkill: kill itself · oom-print: print the error of a GPU out of memory and exit 1 ·
-hang: sleep forever · deaf: the same, ignoring SIGTERM. `--slow-rank R --slow-percent P` makes a rank sleep longer in each step.
+exit3: exit with code 3 · exit0: end well too early · sigkill: kill itself · hang: sleep forever · deaf: the same, ignoring
+SIGTERM · oom-print: print the error of a GPU out of memory and exit 1. `--slow-rank R --slow-percent P` makes a rank sleep
+longer in each step.
 """
 
 import argparse
@@ -94,6 +95,11 @@ def fail_exit() -> None:
     sys.exit(3)
 
 
+def fail_early() -> None:
+    """End with exit code 0, as if this rank's share of the data had ended before that of the others."""
+    sys.exit(0)
+
+
 def fail_sigkill() -> None:
     """Die of SIGKILL, as if killed by the kernel when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -118,7 +124,14 @@ def fail_memory() -> None:
     os._exit(1)
 
 
-FAULTS = {"exit3": fail_exit, "sigkill": fail_sigkill, "hang": fail_hang, "deaf": fail_deaf, "oom-print": fail_memory}
+FAULTS = {
+    "exit3": fail_exit,
+    "exit0": fail_early,
+    "sigkill": fail_sigkill,
+    "hang": fail_hang,
+    "deaf": fail_deaf,
+    "oom-print": fail_memory,
+}
 
 
 # --- main -----------------------------------------------------------------------------------------------------------------

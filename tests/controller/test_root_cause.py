@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,11 @@ import pytest
 
 from orchestrator.controller.root_cause import with_cause
 from orchestrator.errors import RunError, recorded_error
+from orchestrator.plan.bench import plan_run
+from orchestrator.record.manifest import manifest_of
 from orchestrator.record.rundir import RunDir
+from tests.faults.hangs import World
+from tests.support.fake_bench import FakeBench
 
 
 def test_of_a_line_that_is_very_long_both_ends_are_shown(tmp_path: Path) -> None:
@@ -138,3 +146,106 @@ def test_a_step_is_no_sentence_and_that_of_a_setup_line_is(tmp_path: Path) -> No
     run.log_path("node1", "setup.out").write_text("setup: line 1 (false) ended with exit code 1\n")
     error = with_cause(RunError("its launch script ended with exit code 1", kind="rank_failed", host="node1"), (), run, {})
     assert error is not None and error.cause == "last output: setup: line 1 (false) ended with exit code 1"
+
+
+# --- a rank that leaves early with exit code 0
+
+GONE = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.11.0.3]:39114\n"
+
+
+def left(directory: Path, *, step: int, errors: dict[str, str], codes: dict[str, int], ends_s: dict[str, float]) -> RunDir:
+    """Write down a run of the ranks 0 on a and 1 on b, of 6 steps, that came to a step."""
+    rig = FakeBench(directory)
+    run = RunDir(directory / "r1")
+    plan = plan_run(rig.folder, rig.spec, rig.hosts, run_id="r1", repeat=1, port=20000)
+    run.write_manifest(manifest_of(plan, rig.folder, "bench-1", {}))
+    lines = [
+        f"orch step={number} t={9 + number}.5 step_time_s=1.0 samples=256 loss=nan\n" for number in range(step + 1) if step
+    ]
+    for rank, host in enumerate(("a", "b")):
+        run.log_path(host, f"rank-{rank}.err").write_text(errors.get(host, ""))
+        run.log_path(host, f"rank-{rank}.out").write_text("" if rank else "".join(lines))
+        files = {f"rank-{rank}.{end}": {"bytes": 0, "sha256": ""} for end in ("out", "err")}
+        entry = {"rank": rank, "code": codes[host], "signal": None, "ended_mono_s": 1000 * rank + ends_s[host]}
+        times = {"started_mono_s": 1000 * rank, "stopped_mono_s": 1000 * rank + 50.0}
+        run.log_path(host, "exit.json").write_text(json.dumps(ENDED | times | {"ranks": [entry], "files": files}))
+    return run
+
+
+LEFT = {
+    "step": 3,
+    "errors": {"a": GONE},
+    "codes": {"a": 1, "b": 0},
+    "ends_s": {"a": 20.2, "b": 20.1},
+}
+
+
+def with_its_cause(run: RunDir, host: str = "a", rank: int = 0) -> RunError:
+    error = RunError(f"rank {rank} ended with exit code 1", kind="rank_failed", host=host, run_id="r1", phase="watch")
+    found = with_cause(error, (), run, {"a": {}, "b": {}})
+    assert isinstance(found, RunError)
+    return found
+
+
+def test_a_rank_that_left_early_with_exit_code_0_is_the_cause_and_not_the_one_that_lost_it(tmp_path: Path) -> None:
+    error = with_its_cause(left(tmp_path, **LEFT))
+    assert (error.host, error.kind, error.run_id) == ("b", "rank_failed", "r1")
+    assert error.message == "rank 1 ended with exit code 0 after step 3 of 6, and the others waited for it"
+    assert error.hint is not None and "Connection closed by peer [10.11.0.3 (b)]:39114" in error.hint
+    assert "a: rank 0 ended with exit code 1;" in error.hint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"step": 6}, id="all steps were done"),
+        pytest.param({"errors": {"a": MEMORY}}, id="the other has a cause of its own"),
+        pytest.param({"errors": {"a": "own.py: no such layer\n"}}, id="the other says something else"),
+        pytest.param({"errors": {"a": GONE, "b": GONE}}, id="it lost another one itself"),
+        pytest.param({"codes": {"a": 1, "b": 3}}, id="it failed"),
+        pytest.param({"ends_s": {"a": 20.0, "b": 60.0}}, id="it was stopped"),
+        pytest.param({"ends_s": {"a": 20.0, "b": 21.5}}, id="it ended after the failure"),
+    ],
+)
+def test_a_rank_with_exit_code_0_is_no_cause_where(tmp_path: Path, change: dict[str, Any]) -> None:
+    error = with_its_cause(left(tmp_path, **(LEFT | change)))
+    assert (error.host, error.message) == ("a", "rank 0 ended with exit code 1")
+
+
+def test_a_rank_that_left_before_the_first_step_is_the_cause(tmp_path: Path) -> None:
+    error = with_its_cause(left(tmp_path, **(LEFT | {"step": 0})))
+    assert error.message == "rank 1 ended with exit code 0 before its first step, and the others waited for it"
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_the_rank_that_leaves_real_nodes_early_is_named(tmp_path: Path, rank: int) -> None:
+    """Supervisors, wrappers and ranks are real; what they leave is read as it would be after a run."""
+    world = World(tmp_path / "nodes", 3, "")
+    world.trainer += f" --fail-at-step 5 --fail-rank {rank} --fail-mode exit0"
+    names = [machine.name for machine in world.machines]
+    try:
+        world.begin()
+        deadline = time.monotonic() + 300
+        while len(world.ended) < 3 and time.monotonic() < deadline:
+            world.turn()
+        assert len(world.ended) == 3, world.failures
+        run = RunDir(tmp_path / "r1")
+        rig = FakeBench(tmp_path, spares=("c",))
+        hosts = [replace(host, name=name) for host, name in zip((*rig.hosts, *rig.spares), names, strict=True)]
+        spec = replace(rig.spec, nodes=3, steps=3000)
+        plan = plan_run(rig.folder, spec, hosts, run_id="r1", repeat=1, port=20000)
+        run.write_manifest(manifest_of(plan, rig.folder, "bench-1", {}))
+        for place, name in enumerate(names):
+            for log in (world.folder(place) / "logs").iterdir():
+                shutil.copy(log, run.log_path(name, log.name))
+            shutil.copy(world.folder(place) / "exit.json", run.log_path(name, "exit.json"))
+    finally:
+        world.close()
+    failed = sorted(world.failures, key=lambda failure: failure[1]["ended_mono_s"])
+    errors = [
+        RunError(f"rank {event['rank']} ended with exit code {event['code']}", kind="rank_failed", host=names[event["rank"]])
+        for _, event in failed
+    ]
+    error = with_cause(errors[0], errors[1:], run, dict.fromkeys(names, {}))
+    assert error is not None and error.host == names[rank] != errors[0].host
+    assert re.match(rf"rank {rank} ended with exit code 0 after step \d of 3000, and the others", error.message)

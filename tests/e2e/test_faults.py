@@ -95,6 +95,7 @@ def test_a_killed_controller_leaves_nothing_behind_after_one_lease_and_loses_no_
     ("mode", "words"),
     [
         ("exit3", ["rank 1 ended with exit code 3", "last lines of rank-1.out on node2", "orch rank=1 "]),
+        ("exit0", ["rank 1 ended with exit code 0 after step 2 of", "last lines of rank-1.out on node2"]),
         ("sigkill", ["rank 1 ended with SIGKILL"]),
         ("oom-print", ["rank 1 ended with exit code 1", "out of memory"]),
     ],

@@ -90,7 +90,10 @@ def test_half_types_move_half_the_bytes() -> None:
     assert sizes == {"fp32": 102_228_128, "tf32": 102_228_128, "fp16": 51_114_064, "bf16": 51_114_064}
 
 
-@pytest.mark.parametrize(("mode", "code", "text"), [("exit3", 3, ""), ("sigkill", -9, ""), ("oom-print", 1, "out of memory")])
+@pytest.mark.parametrize(
+    ("mode", "code", "text"),
+    [("exit3", 3, ""), ("exit0", 0, ""), ("sigkill", -9, ""), ("oom-print", 1, "out of memory")],
+)
 def test_neighbours_name_the_rank_that_left(mode: str, code: int, text: str) -> None:
     fault = ["--fail-at-step", "3", "--fail-rank", "1", "--fail-mode", mode]
     first, failed, last = all_ended(3, ["--steps", "9", *FAST, *fault])
