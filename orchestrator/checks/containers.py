@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,15 +26,27 @@ def container_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
     ]
 
 
+_NO_IDS = re.compile(r"\bsub[ug]id|\bnew[ug]idmap\b|(?:IDs|UIDs or GIDs) available", re.IGNORECASE)
+"""What podman and its helpers say if the login user has no user ids to give to a container."""
+
+
+def _cure(error: str, container: Mapping[str, Any]) -> str:
+    """Return what to do about a container in which nothing could be run."""
+    if _NO_IDS.search(error):
+        return (
+            "give the login user ids for containers: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER"
+            " on the node, then podman system migrate as that user"
+        )
+    get = "run it by hand on the node"
+    if container.get("image"):
+        get = f"get the image onto the node ({container.get('engine')} pull)"
+    return f"{get}, or set container.python to an interpreter inside"
+
+
 def _started(host: Host, container: Mapping[str, Any]) -> Check | None:
     """Return a failed check if no program could be run inside, or runs would not find their files there."""
     if error := container.get("error"):
-        get = (
-            f"get the image onto the node ({container.get('engine')} pull)"
-            if container.get("image")
-            else "run it by hand on the node"
-        )
-        hint = f"{get}, or set container.python to an interpreter inside"
+        hint = _cure(str(error), container)
         return failed(
             host.name, "container", str(error), f"{container.get('what')} that starts, with Python 3.6 or newer", hint
         )

@@ -70,6 +70,22 @@ def test_a_container_that_does_not_start_is_one_fault_and_not_two() -> None:
     assert fault.name == "simulated" and "container.python" in fault.hint
 
 
+@pytest.mark.parametrize(
+    ("error", "cure"),
+    [
+        ("Error: copying system image: potentially insufficient UIDs or GIDs available in user namespace", "add-subuids"),
+        ('Error: cannot find UID/GID for user u: no subuid ranges found for user "u" in /etc/subuid', "add-subuids"),
+        ("Error: running `/usr/bin/newuidmap 81 0 1000 1`: write to uid_map failed: Invalid argument", "add-subuids"),
+        ("Error: short-name resolution: manifest unknown", "get the image onto the node (podman pull)"),
+    ],
+)
+def test_what_to_do_follows_from_why_a_container_does_not_start(error: str, cure: str) -> None:
+    framework = open_framework("simulated").framework
+    facts = healthy() | {"container": inside(error=error, engine="podman"), "framework": {"error": "not asked"}}
+    (fault,) = [check for check in host_checks(HOST, facts, framework) if check.verdict == "failed"]
+    assert fault.found == error and cure in fault.hint
+
+
 def test_nodes_with_different_images_are_refused() -> None:
     other = "sha256:" + "cd" * 32
     facts = {"n1": {"container": inside()}, "n2": {"container": inside()}, "n3": {"container": inside(digest=other)}}
