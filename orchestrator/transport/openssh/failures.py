@@ -123,7 +123,10 @@ def _changed(match: re.Match[str], log: str) -> _Words:
 def _refused(match: re.Match[str], log: str) -> _Words:
     tried = re.findall(r"^debug1: Offering public key: (\S+) \S+ (SHA256:\S+)", log, re.MULTILINE)
     keys = f"; offered keys: {', '.join(' '.join(key) for key in dict.fromkeys(tried))}" if tried else ""
-    hint = "orch -v shows each step; is it the right user, key and password?"
+    hint = (
+        "orch -v shows each step; is it the right user, key and password? A user whose login shell does not exist there is"
+        " refused in the same way: the host's sshd log says which"
+    )
     if "gssapi" in match[1] and "publickey" not in match[1]:
         hint = "get a ticket with kinit (klist shows it); does your ssh configuration set GSSAPIAuthentication yes for it?"
     return "auth_failed", f"the host refused user {{user}}; it accepts {match[1].replace(',', ', ')}{keys}", hint

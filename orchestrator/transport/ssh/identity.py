@@ -76,7 +76,8 @@ def authenticate(wire: Wire, endpoint: Endpoint, offered: list[Identity]) -> Non
     raise endpoint.error(
         "auth_failed",
         f"the host refused {names} for user {endpoint.user}",
-        "is this the right user and key, and is the public half in that user's authorized_keys?",
+        "is this the right user and key, and is the public half in that user's authorized_keys? A user whose login shell does"
+        " not exist there is refused in the same way: the host's sshd log says which",
     )
 
 
