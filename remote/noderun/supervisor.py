@@ -24,8 +24,16 @@ from noderun.runs import address_of, sweep
 
 POLL_S = 0.05
 LONG_POLL_S = 0.25
+CLOCKS_APART_S = 5.0
+"""By so much the clock of a node may be behind that of Slurm's controller."""
 SETTLE_S = 2.0
 """After the start, and after a rank was first seen: the ends of ranks are then known only by looking for them."""
+
+
+def is_over_time():
+    """Return whether the job of this process has reached the end that Slurm planned for it, as its step knows it."""
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    return end.isdigit() and time.time() > int(end) - CLOCKS_APART_S
 
 
 class Supervisor:
@@ -56,7 +64,7 @@ class Supervisor:
             # A frozen node stops in this wait: judge lateness right after it, before anything that queued up meanwhile.
             run.judge_lateness()
             if self.is_job_ending:
-                run.stop("cancelled by Slurm, which ends the job")
+                run.stop("cancelled by Slurm, which ends the job" + (" at its time limit" if is_over_time() else ""))
             for connection in ready:
                 if connection is self.listener:
                     self.accept()

@@ -106,8 +106,14 @@ def test_a_job_without_a_spawner_refuses_a_run_and_starts_nothing(machine: Machi
     assert supervisors(machine.folder(RUN)) == []
 
 
-def test_in_a_step_the_end_of_the_job_cancels_the_run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "environment", {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"})
+@pytest.mark.parametrize(
+    ("ends_in_s", "why"), [(None, ""), (3600, ""), (0, " at its time limit")], ids=["unknown", "cancelled", "over"]
+)
+def test_in_a_step_the_end_of_the_job_cancels_the_run(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, ends_in_s: int | None, why: str
+) -> None:
+    limit = {} if ends_in_s is None else {"SLURM_JOB_END_TIME": str(int(time.time()) + ends_in_s)}
+    monkeypatch.setattr(machine, "environment", {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7", **limit})
     step, _ = spawner(machine)
     relay, _ = started_by(machine, "7")
     (rank,) = bearing(RUN)
@@ -116,4 +122,4 @@ def test_in_a_step_the_end_of_the_job_cancels_the_run(machine: Machine, monkeypa
     for process in (step.process, relay.process):  # Slurm signals no other process of a step, until SIGKILL
         os.kill(process.pid, signal.SIGTERM)
     record = relay.wait_for("ended")["record"]
-    assert (record["state"], record["reason"]) == ("stopped", "cancelled by Slurm, which ends the job")
+    assert (record["state"], record["reason"]) == ("stopped", f"cancelled by Slurm, which ends the job{why}")
