@@ -292,7 +292,7 @@ class _Stream:
                 break
             if any(form.match(text) for form in (BOX, GLOG, LAUNCHER)) or NCCL_WARN.search(text):
                 break
-            if text.startswith(("terminate called", "====", "*** ")) or EXCEPTION.match(text):
+            if text.startswith(("terminate called", "====", "*** ", "wandb: ")) or EXCEPTION.match(text):
                 break
             if self.lines[place].place != Place.HARMLESS:
                 block.append(place)
@@ -300,14 +300,17 @@ class _Stream:
 
     def _read_last_lines(self) -> None:
         """Mark the lines of a launcher that nothing follows but harmless lines and consequences."""
+        found: list[int] = []
         for number in range(len(self.texts) - 1, -1, -1):
             line = self.lines[number]
             if not line.text.strip() or line.place == Place.HARMLESS or number in self.boxes:
                 continue
             if LAUNCHER.match(line.text) and not line.statement:
-                self._mark([number], Form.LAUNCHER)
+                found.append(number)
             elif not self._is_other([number]):
                 break
+        for number in reversed(found):
+            self._mark([number], Form.LAUNCHER)
 
     def _is_other(self, numbers: Sequence[int]) -> bool:
         return self.is_consequence([self.lines[number].text for number in numbers])

@@ -188,6 +188,17 @@ NETWORK = (
         explains=("launcher_daemon",),
     ),
     known(
+        "killed",
+        "a process was killed from outside",
+        "most often by the kernel, for memory: look for oom in dmesg on the node",
+        r"Signal 9 \(SIGKILL\) received by PID",
+        r"failed \(exitcode: -9\)",
+        r"exited on signal 9\b",
+        r"line [0-9]{1,9}: {1,9}[0-9]{1,9} Killed\b",
+        r"^Killed\s{0,9}$",
+        weight=SYMPTOM,
+    ),
+    known(
         "ended_elsewhere",
         "another process of the run had ended",
         "look for the first failure, on another rank or node",

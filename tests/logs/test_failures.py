@@ -246,6 +246,28 @@ SAID = {
         "own.py: no data\n/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: leaked\n  warnings.warn(",
         "own.py: no data",
     ),
+    "an own tracker's farewell is not part of it": (
+        "Traceback (most recent call last):\n  File\nKeyError: 'lr'\nwandb: \nwandb: Find logs at: ./wandb",
+        "KeyError: 'lr'",
+    ),
+    "what NCCL says": (
+        "Traceback (most recent call last):\n  File\ntorch.distributed.DistBackendError: NCCL error in: x.cpp:1\n"
+        "ncclInternalError: Internal check failed.\nLast error:\nXML Import Channel : dev 3 not found.",
+        "XML Import Channel : dev 3 not found.",
+    ),
+    "the first sentence of a box": (
+        f"{'-' * 74}\nYour requested PML framework component was not found or\ncould not be opened.\n\n  Host: n1\n{'-' * 74}",
+        "Your requested PML framework component was not found or could not be opened.",
+    ),
+    "all that an exception says": (
+        "Traceback (most recent call last):\n  File\nRuntimeError: Error(s) in loading state_dict for GPT:\n\tMissing key: 'a'",
+        "RuntimeError: Error(s) in loading state_dict for GPT: Missing key: 'a'",
+    ),
+    "the torchrun of a rank says only that it failed": (
+        "Traceback (most recent call last):\n  File\nValueError: expected 7\n"
+        "Traceback (most recent call last):\n  File\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "ValueError: expected 7",
+    ),
     "lines that say nothing": ("mpirun: a process failed\n-----------\n", "mpirun: a process failed"),
     "controls": ("own.py: \x1b[31mred\x1b[0m\x07 \x00and\tblue", "own.py: red and blue"),
     "both ends": ("x" * 9000 + " the end", "x" * 150 + " […] " + "x" * 142 + " the end"),
