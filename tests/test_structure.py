@@ -81,8 +81,8 @@ DOORS = {
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts lost_links "
-        "numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/t_distribution "
-        "numbers/throughput planned read series summary tally telemetry/doubts telemetry/use values"
+        "numbers/drift numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/t_distribution "
+        "numbers/throughput planned qualifications read series summary tally telemetry/doubts telemetry/use values"
     ),
     "site": "build folder live pages server",
     "store": "bucket directory machine place",

@@ -17,11 +17,13 @@ from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.entries import SPEED
+from orchestrator.results.numbers.throughput import WORTH
 
 __all__ = ["COLUMNS", "SCHEMA", "as_json", "change", "notes", "render", "row"]
 
-SCHEMA = 4
-"""1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is the ratio. 4: suspects."""
+SCHEMA = 5
+"""1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is the ratio. 4: suspects.
+5: drift of each side, of which typical values are free."""
 COLUMNS = ("case", "before", "n", "after", "n", "change", "change 95%", "p", "verdict")
 _STYLE = {"slower": "bold red", "faster": "bold green"}
 
@@ -108,8 +110,23 @@ def notes(comparison: Comparison) -> list[str]:
     for metric in others:
         hint = "orch summarize --reread reads the logs of both with one folder"
         texts.append(f"{metric} is declared differently in the two benches, so its numbers cannot be compared; {hint}")
+    texts += drift_notes(comparison)
     only_in_one = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
     return texts + [f"only in {name}: {'; '.join(cases)}" for name, cases in only_in_one if cases]
+
+
+def drift_notes(comparison: Comparison) -> list[str]:
+    """Return a sentence for each drift that the typical values are without, where it is large enough to be noticed."""
+    texts: dict[str, None] = {}
+    for pair in comparison.pairs:
+        what = "its runs" if pair.metric == SPEED else pair.metric
+        for name, side in ((comparison.before, pair.before), (comparison.after, pair.after)):
+            if abs(side.drift) >= WORTH:
+                words = "became" if pair.metric == SPEED else "changed by"
+                amount = f"{abs(side.drift):.1%} {'faster' if side.drift > 0 else 'slower'}"
+                change = amount if pair.metric == SPEED else f"{side.drift:+.1%}"
+                texts[f"{name}: {what} {words} {change} during the bench, which is taken out"] = None
+    return list(texts)
 
 
 def _print_file(file: FileDifference, console: Console) -> None:

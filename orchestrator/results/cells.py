@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orchestrator.logs.metrics import Metric, primary_of
 from orchestrator.plan import Measure, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, SPEEDS
 from orchestrator.results.keys import in_order
-from orchestrator.results.numbers.drift import Placed
+from orchestrator.results.numbers.drift import STEADY, Drift, Placed, drift_of
 from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.numbers.tempo import StepTimes
 from orchestrator.results.numbers.throughput import median
@@ -43,7 +43,8 @@ class Cell:
     """All repeats of one spec, in order of repeat, and the ``numbers`` that they have of one metric and key, by run id.
 
     ``primary``: the metric is the one that stands for the run. ``metric_key`` has a value for each of `Metric.key_columns`.
-    ``resolutions`` are those of the numbers, 0 where it is not known.
+    ``resolutions`` are those of the numbers, 0 where it is not known. ``drift`` is what all cells of its bench have in common
+    that have this metric.
     """
 
     spec: RunSpec
@@ -54,6 +55,7 @@ class Cell:
     primary: bool = True
     numbers: Mapping[str, float] = field(default_factory=dict)
     resolutions: Mapping[str, float] = field(default_factory=dict)
+    drift: Drift = STEADY
 
     @property
     def good(self) -> list[RunResult]:
@@ -141,6 +143,7 @@ def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
 
 def cells_of(results: Sequence[RunResult], metric: str = "") -> list[Cell]:
     """Return the cells of these runs in order of size, those of one metric if it is named; a run without a spec is left out.
+    Runs with a place are those of one bench, whose drift its cells share.
 
     A spec of which no run has a number has one cell, of its primary metric.
     """
@@ -149,8 +152,20 @@ def cells_of(results: Sequence[RunResult], metric: str = "") -> list[Cell]:
         if run.spec:
             groups.setdefault(_key(run.spec, run.simulated), []).append(run)
     cells = [cell for runs in groups.values() if (spec := runs[0].spec) for cell in _cells(spec, tuple(runs))]
-    chosen = [cell for cell in cells if metric in ("", cell.metric.name)]
+    drifts = _drifts(cells)
+    chosen = [replace(cell, drift=drifts[cell.drifts_with]) for cell in cells if metric in ("", cell.metric.name)]
     return sorted(chosen, key=lambda cell: (order(cell), _key(cell.spec, cell.simulated)))
+
+
+def _drifts(cells: Sequence[Cell]) -> dict[tuple[str, str, str, bool], Drift]:
+    """Return the drift of each metric, `STEADY` for one with keys: its values of one run are not independent of each other."""
+    by_metric: dict[tuple[str, str, str, bool], list[Cell]] = {}
+    for cell in cells:
+        by_metric.setdefault(cell.drifts_with, []).append(cell)
+    return {
+        metric: STEADY if alike[0].metric.key_columns else drift_of([cell.placed for cell in alike if cell.is_positive])
+        for metric, alike in by_metric.items()
+    }
 
 
 def _cells(spec: RunSpec, runs: tuple[RunResult, ...]) -> Iterator[Cell]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.plural import plural
@@ -16,7 +16,7 @@ from orchestrator.results.hardware import (
     slowed_in,
     unsteady_in,
 )
-from orchestrator.results.numbers.drift import Drift, Estimate, typical_value
+from orchestrator.results.numbers.drift import Estimate, typical_value
 from orchestrator.results.numbers.intervals import plain_interval
 from orchestrator.results.numbers.physics import Measured, findings
 from orchestrator.results.numbers.throughput import mean, spread
@@ -82,12 +82,12 @@ def coarse(cell: Cell, typical: Estimate | None) -> list[str]:
     return []
 
 
-def _doubts(cells: Sequence[Cell], drift: Drift | None) -> list[tuple[Cell, list[str]]]:
+def _doubts(cells: Sequence[Cell], of_medians: bool) -> list[tuple[Cell, list[str]]]:
     """Return the doubts about each cell; the cells differ only in size, length and batch size.
 
-    They are about the speeds that the table shows, without the drift; about medians if it is None.
+    They are about the speeds that the table shows, without the drift, or about medians.
     """
-    speeds = [typical_of(cell, drift) if drift else None for cell in cells]
+    speeds = [None if of_medians else typical_of(cell) for cell in cells]
     measured = [_measured(cell, speed.value if speed else None) for cell, speed in zip(cells, speeds, strict=True)]
     return [(cell, [finding.text for finding in findings(this, measured)]) for cell, this in zip(cells, measured, strict=True)]
 
@@ -106,25 +106,27 @@ def _measured(cell: Cell, typical: float | None) -> Measured:
     return replace(measured, devices=hardware_texts.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))
 
 
-def doubts_of(cells: Sequence[Cell], drifts: Mapping[tuple[str, str, str, bool], Drift] | None) -> dict[int, list[str]]:
-    """Return the doubts about speeds of training that follow from each other, by ``id`` of each cell."""
+def doubts_of(cells: Sequence[Cell], *, of_medians: bool) -> dict[int, list[str]]:
+    """Return the doubts about speeds of training that follow from each other, by ``id`` of each cell, about medians if the
+    table shows those."""
     programs: dict[str, list[Cell]] = {}
     for cell in cells:
         programs.setdefault(cell.key(*SHAPE, *LENGTH, "batch_size"), []).append(cell)
     return {
         id(cell): [*texts, *slower_than_wider(cell, cells)]
         for alike in programs.values()
-        for cell, texts in _doubts(alike, drifts[alike[0].drifts_with] if drifts else None)
+        for cell, texts in _doubts(alike, of_medians)
     }
 
 
-def typical_of(cell: Cell, drift: Drift) -> Estimate | None:
-    """Return the typical value of a cell: a geometric mean, or the mean if there are values that are not above 0."""
+def typical_of(cell: Cell) -> Estimate | None:
+    """Return the typical value of a cell without the drift of its bench: a geometric mean, or the mean if there are values that
+    are not above 0."""
     if not cell.values:
         return None
     if not cell.is_positive:
         return Estimate(mean(cell.values), plain_interval(cell.values))
-    return typical_value(cell.placed, drift)
+    return typical_value(cell.placed, cell.drift)
 
 
 def measured_count(cell: Cell) -> int:

@@ -20,7 +20,7 @@ from orchestrator.results.cells import Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
 from orchestrator.results.expectations import Judgement, judged, notes_on
 from orchestrator.results.hardware import hardware
-from orchestrator.results.numbers.drift import STEADY, Drift, Estimate, drift_of, typical_ratio
+from orchestrator.results.numbers.drift import Drift, Estimate, typical_ratio
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
 from orchestrator.results.planned import Counts, Planned, counted
 from orchestrator.results.qualifications import coarse, doubts_of, measured_count, qualifications_of, typical_of
@@ -120,14 +120,14 @@ def summarize(
     cells = [cell for cell in all_cells if not cell.measure.is_diagnosis]
     families = families_of(cells)
     bases = {id(cell): baseline_in(cell, families[id(cell)]) for cell in cells}
-    drifts = _drifts(cells)
-    doubts = doubts_of([cell for cell in cells if cell.is_speed_of_training], None if of_medians else drifts)
+    drifts = {cell.drifts_with: cell.drift for cell in cells}
+    doubts = doubts_of([cell for cell in cells if cell.is_speed_of_training], of_medians=of_medians)
     place = _places(cells, differing)
     rows, baseline = [], {}
     for cell in sorted(cells, key=lambda cell: (program_of(cell, differing), *place[id(cell)], *order(cell))):
-        base, drift = bases[id(cell)], drifts[cell.drifts_with]
-        faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base, drift)
-        value = typical_of(cell, drift)
+        base = bases[id(cell)]
+        faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base)
+        value = typical_of(cell)
         ranks = compared(cell.with_number) if cell.is_speed_of_training else Ranks()
         known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value), *ranks.words]
         of_row = _row(cell, series[id(cell)], differing, qualifications_of(cell, base, known, typical), value, faster, base)
@@ -161,17 +161,6 @@ def _places(cells: Sequence[Cell], differing: Sequence[str]) -> dict[int, tuple[
     return places
 
 
-def _drifts(cells: Sequence[Cell]) -> dict[_Metric, Drift]:
-    """Return the drift of each metric, `STEADY` for one with keys: its values of one run are not independent of each other."""
-    by_metric: dict[_Metric, list[Cell]] = {}
-    for cell in cells:
-        by_metric.setdefault(cell.drifts_with, []).append(cell)
-    return {
-        metric: STEADY if alike[0].metric.key_columns else drift_of([cell.placed for cell in alike if cell.is_positive])
-        for metric, alike in by_metric.items()
-    }
-
-
 def _by_name(drifts: Mapping[_Metric, Drift]) -> dict[str, Drift]:
     """Return the drifts of metrics without keys by their names; with what tells them apart where programs share a name."""
     without_keys = {metric: drift for metric, drift in drifts.items() if not metric[-1]}
@@ -201,16 +190,16 @@ def _typical_repeats(cells: Sequence[Cell]) -> int:
     return max(counts, key=lambda n: (counts[n], n), default=0)
 
 
-def _ratio(cell: Cell, base: Cell | None, drift: Drift) -> Estimate | None:
+def _ratio(cell: Cell, base: Cell | None) -> Estimate | None:
     """Return the speedup from the repeats that a cell and its baseline share; of the typical values if they share too few."""
     if base is None or not cell.values or not (cell.is_positive and base.is_positive):
         return None
     if cell is base:
         return Estimate(1.0, None)
     faster, slower = (base, cell) if cell.metric.is_lower_better else (cell, base)
-    above, below = typical_of(faster, drift), typical_of(slower, drift)
+    above, below = typical_of(faster), typical_of(slower)
     assert above and below  # both have good runs
-    return typical_ratio(faster.by_repeat, slower.by_repeat, drift) or Estimate(speedup(above.value, below.value), None)
+    return typical_ratio(faster.by_repeat, slower.by_repeat, cell.drift) or Estimate(speedup(above.value, below.value), None)
 
 
 def _ratio_of_medians(cell: Cell, base: Cell | None) -> Estimate | None:

@@ -29,7 +29,7 @@ from orchestrator.site.pages import acceptance_page, bench_page, entry_of, mark_
 
 __all__ = ["Built", "build"]
 
-SCHEMA = 1
+SCHEMA = 2
 """Of ``orch-site.json``. 1: first version."""
 _WORTH = 12
 """More pages are made in several processes: a page takes a quarter of a second and more, the start of a process a second."""

@@ -10,7 +10,6 @@ import pytest
 
 from orchestrator.logs.metrics import Metric
 from orchestrator.results.cells import Cell, cells_of
-from orchestrator.results.numbers.drift import STEADY
 from orchestrator.results.qualifications import coarse, measured_count, qualifications_of, typical_of
 from tests.support.summaries import measured
 
@@ -63,13 +62,13 @@ def test_what_is_known_already_is_said_once() -> None:
 
 
 def test_the_typical_value_is_the_geometric_mean_and_the_mean_of_values_that_are_not_above_zero() -> None:
-    positive, mixed = typical_of(cell(LATENCY, 4.0, 9.0), STEADY), typical_of(cell(LATENCY, -2.0, 0.0, 5.0), STEADY)
+    positive, mixed = typical_of(cell(LATENCY, 4.0, 9.0)), typical_of(cell(LATENCY, -2.0, 0.0, 5.0))
     assert positive and positive.value == pytest.approx(6.0)
     assert mixed and mixed.value == pytest.approx(1.0) and mixed.interval
     # The standard error of -2, 0 and 5 is sqrt(13 / 3), Student's t of two degrees of freedom 4.3027.
     assert mixed.interval.high - 1.0 == pytest.approx(4.302653 * (13 / 3) ** 0.5) == 1.0 - mixed.interval.low
     (nothing,) = cells_of(measured("1n2g", (LATENCY,), {}, state="failed"))
-    assert typical_of(nothing, STEADY) is None and measured_count(nothing) == 0
+    assert typical_of(nothing) is None and measured_count(nothing) == 0
 
 
 @pytest.mark.parametrize(
@@ -87,5 +86,5 @@ def test_an_interval_that_is_narrower_than_the_printed_digits_allow_is_told(
 ) -> None:
     found = cell(LATENCY, *values)
     found = replace(found, resolutions=dict.fromkeys(found.numbers, resolution))
-    notes = coarse(found, typical_of(found, STEADY))
+    notes = coarse(found, typical_of(found))
     assert len(notes) == bool(said_of_it) and all(note.startswith(said_of_it) for note in notes)

@@ -1,10 +1,10 @@
 """Compare two benches cell by cell: how much faster one is, how certain that is, and in which fields they differ.
 
-Cells of equal metric and key are compared. A ratio is that of typical values (geometric means), ``after`` over ``before``. Its
-interval includes the scatter of each bench (`intervals.change_interval`). A difference counts as significant only if two tests
-agree: a permutation test, and Welch's test corrected for the number of cells. No test can distinguish a difference from changed
-conditions, because the benches ran at different times; a difference that may be smaller than a margin is therefore never
-reported as one. ``docs/metrics.md`` describes the rule and its error rate.
+Cells of equal metric and key are compared. A ratio is that of typical values, ``after`` over ``before``, each without the drift
+of its bench, as a summary shows them. Its interval includes the scatter of each bench (`drift.typical_change`). A difference
+counts as significant only if two tests agree: a permutation test, and Welch's test corrected for the number of cells. No test
+can distinguish a difference from changed conditions, because the benches ran at different times; a difference that may be
+smaller than a margin is therefore never reported as one. ``docs/metrics.md`` describes the rule and its error rate.
 """
 
 from __future__ import annotations
@@ -19,16 +19,11 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.spec import as_written
-from orchestrator.results import Cell, Interval, mean
-from orchestrator.results.numbers.intervals import (
-    chance,
-    change_chance,
-    change_interval,
-    geometric_mean,
-    holm,
-    least_chance,
-)
+from orchestrator.results import Cell, Interval
+from orchestrator.results.numbers.drift import chance_without_drift, typical_change
+from orchestrator.results.numbers.intervals import Change, holm, least_chance
 from orchestrator.results.numbers.throughput import WORTH
+from orchestrator.results.qualifications import typical_of
 
 __all__ = [
     "ALL",
@@ -63,14 +58,17 @@ UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE, OTHER_METRIC)
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One cell in one bench. ``typical`` is the geometric mean of its values, of which the change is the ratio, or their mean
-    if some are not above 0. Both it and the median are in the unit of the metric, None without values."""
+    """One cell in one bench. ``typical`` is its typical value without the drift of the bench, of which the change is the ratio,
+    or the mean if some values are not above 0. Both it and the median are in the unit of the metric, None without values.
+    ``drift`` is by how much larger the last value of the bench would be than the first because of that drift, a fraction.
+    """
 
     n: int
     failed: int
     median: float | None
     typical: float | None
     run_ids: tuple[str, ...]
+    drift: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +150,14 @@ def unmatched(cells: Sequence[Cell], pairs: Sequence[tuple[Cell, Cell]]) -> tupl
 def compared(pairs: Sequence[tuple[Cell, Cell]], margin: float = MARGIN) -> tuple[CellPair, ...]:
     """Return the pairs with their verdicts. A difference that may be smaller than ``margin``, a share, is called slight."""
     varying = _varying([before for before, _ in pairs])
-    results = [_pair(before, after, varying) for before, after in pairs]
-    testable = [place for place, pair in enumerate(results) if pair.permutation_p is not None]
-    chances = holm([change_chance(*(cell.values for cell in pairs[place])) for place in testable])
-    for place, corrected in zip(testable, chances, strict=True):
+    changes = [_change(before, after) for before, after in pairs]
+    results = [_pair(*pair, change, varying) for pair, change in zip(pairs, changes, strict=True)]
+    testable = {
+        place: change.chance
+        for place, (change, pair) in enumerate(zip(changes, results, strict=True))
+        if change and pair.permutation_p is not None
+    }
+    for place, corrected in zip(testable, holm(list(testable.values())), strict=True):
         p = max(corrected, results[place].permutation_p or 0.0)
         results[place] = replace(results[place], corrected_p=corrected, p=p)
     return tuple(replace(pair, verdict=pair.verdict or _verdict(pair, margin)) for pair in results)
@@ -216,27 +218,40 @@ def _fields(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _pair(before: Cell, after: Cell, varying: Sequence[str]) -> CellPair:
+def _change(before: Cell, after: Cell) -> Change | None:
+    """Return the change of the typical value, None where there is nothing to compare or too little."""
+    if _undecidable(before, after) == OTHER_METRIC or not (before.is_positive and after.is_positive):
+        return None
+    return typical_change(before.placed, after.placed, (before.drift, after.drift))
+
+
+def _pair(before: Cell, after: Cell, change: Change | None, varying: Sequence[str]) -> CellPair:
     earlier, later = spec_fields(before), spec_fields(after)
-    why_not = _undecidable(before, after)
-    comparable = [cell for cell in (before, after) if cell.is_positive and why_not != OTHER_METRIC]
-    sides = [cell.values for cell in comparable] if len(comparable) == 2 else [[], []]
-    typical = [value for cell in comparable if (value := _typical(cell))]
+    why_not, sides = _undecidable(before, after), (_side(before), _side(after))
+    drifts = before.drift, after.drift
     return CellPair(
         case=_case(before, varying),
         metric=before.metric.name,
         unit=before.metric.unit,
         better=before.metric.better,
-        before=_side(before),
-        after=_side(after),
+        before=sides[0],
+        after=sides[1],
         differing=tuple(name for name in {**earlier, **later} if earlier.get(name) != later.get(name)),
-        ratio=typical[1] / typical[0] if len(typical) == 2 else None,
-        interval=change_interval(sides[0], sides[1]),
-        permutation_p=None if why_not else chance(sides[0], sides[1]),
+        ratio=change.ratio if change else _ratio_of(before, after, sides, why_not),
+        interval=change.interval if change else None,
+        permutation_p=None if why_not else chance_without_drift(before.placed, after.placed, drifts),
         corrected_p=None,
         p=None,
         verdict=why_not,
     )
+
+
+def _ratio_of(before: Cell, after: Cell, sides: tuple[Side, Side], why_not: str) -> float | None:
+    """Return the ratio of typical values where a side has too few runs for an interval."""
+    typical = [side.typical for side in sides]
+    if why_not == OTHER_METRIC or not (before.is_positive and after.is_positive) or not all(typical):
+        return None
+    return (typical[1] or 0.0) / (typical[0] or 1.0)
 
 
 def _undecidable(before: Cell, after: Cell) -> str:
@@ -275,14 +290,8 @@ def _verdict(pair: CellPair, margin: float) -> str:
 def _side(cell: Cell) -> Side:
     failed = len(cell.runs) - len(cell.values)
     run_ids = tuple(run.run_id for run in cell.runs)
-    return Side(len(cell.values), failed, cell.median, _typical(cell), run_ids)
-
-
-def _typical(cell: Cell) -> float | None:
-    """Return the geometric mean of a cell's values, their mean if some are not above 0; None without values."""
-    if not (cell.values and cell.is_positive):
-        return mean(cell.values) if cell.values else None
-    return geometric_mean(cell.values)
+    typical = typical_of(cell)
+    return Side(len(cell.values), failed, cell.median, typical.value if typical else None, run_ids, cell.drift.total)
 
 
 def _case(cell: Cell, varying: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from orchestrator.analysis.explain.step_parts import StepParts, typical
 from orchestrator.analysis.explain.timeline import Sharing
 from orchestrator.plural import plural
 from orchestrator.results import Interval
-from orchestrator.results.numbers.intervals import LEVEL, around
+from orchestrator.results.numbers.intervals import LEVEL, centre_of
 from orchestrator.results.summary import Row
 
 __all__ = ["PARTS", "Explanation", "Part", "Startup", "explanation"]
@@ -209,7 +209,8 @@ def _scatter(steps_s: Sequence[float], baseline: Row) -> float:
     ``steps_s`` are predictions from the parts of each run alone. With one run their scatter is unknown: what was read from it
     is then taken to be as uncertain as the speed of a single run of the baseline.
     """
-    if ends := around([math.log(step) for step in steps_s]):
+    if centre := centre_of([math.log(step) for step in steps_s]):
+        ends = centre.interval()
         return math.log(ends.high / ends.low) / 2
     if not steps_s or baseline.interval is None:
         return 0.0

@@ -24,10 +24,30 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.results.numbers.intervals import Interval, around, logarithms, times_exp
+from orchestrator.results.numbers.intervals import (
+    Centre,
+    Change,
+    Interval,
+    centre_of,
+    chance,
+    change_between,
+    logarithms,
+    times_exp,
+)
 from orchestrator.results.numbers.t_distribution import student
 
-__all__ = ["STEADY", "Drift", "Estimate", "Placed", "drift_of", "typical_ratio", "typical_value"]
+__all__ = [
+    "STEADY",
+    "Drift",
+    "Estimate",
+    "Placed",
+    "chance_without_drift",
+    "drift_of",
+    "typical_centre",
+    "typical_change",
+    "typical_ratio",
+    "typical_value",
+]
 
 _UNLIKELY = 0.2
 """A slope is used if noise alone gives one at least as large with this probability or less."""
@@ -107,6 +127,56 @@ def typical_value(runs: Sequence[Placed], drift: Drift = STEADY) -> Estimate:
     return _estimate([run.value for run in runs], [drift.offset(run) for run in runs], drift.slope, drift.squares)
 
 
+def typical_centre(runs: Sequence[Placed], drift: Drift = STEADY, *, from_middle: float | None = None) -> Centre | None:
+    """Return the mean logarithm of the runs of a configuration in the middle of the bench; None for fewer than two.
+
+    ``from_middle`` replaces the distance of their mean place from the middle where the uncertainty of the slope is added.
+    """
+    if not runs:
+        return None
+    offsets = [drift.offset(run) for run in runs]
+    distance = _mean(offsets) if from_middle is None else from_middle
+    return _centre([run.value for run in runs], offsets, drift.slope, drift.squares, distance)
+
+
+def typical_change(before: Sequence[Placed], after: Sequence[Placed], drifts: tuple[Drift, Drift]) -> Change | None:
+    """Return the change from a configuration of one bench to one of another, each in the middle of its bench, without the drift
+    of that bench; None for fewer than two runs of either.
+
+    If both ran in one bench, its slope is as wrong for one as for the other.
+    """
+    distances: tuple[float | None, float | None] = (None, None)
+    if drifts[0].slope and drifts[0] == drifts[1]:
+        means = [_mean([drift.offset(run) for run in runs]) for runs, drift in zip((before, after), drifts, strict=True)]
+        distances = (abs(means[1] - means[0]) / math.sqrt(2),) * 2
+    sides = [
+        typical_centre(runs, drift, from_middle=distance)
+        for runs, drift, distance in zip((before, after), drifts, distances, strict=True)
+    ]
+    found = [side for side in sides if side]
+    return change_between(found[0], found[1]) if len(found) == 2 else None
+
+
+def chance_without_drift(before: Sequence[Placed], after: Sequence[Placed], drifts: tuple[Drift, Drift]) -> float:
+    """Return the `chance` of a permutation test of two configurations, each without the drift of its bench.
+
+    A line that was fitted to runs makes what is left of them smaller than their noise. It is enlarged by as much before runs of
+    the two benches are exchanged (P. Good, "Permutation, Parametric and Bootstrap Tests of Hypotheses", 2005, on residuals).
+    """
+    first, second = (_without(runs, drift) for runs, drift in zip((before, after), drifts, strict=True))
+    return chance(first, second)
+
+
+def _without(runs: Sequence[Placed], drift: Drift) -> list[float]:
+    if not drift.slope:
+        return [run.value for run in runs]
+    offsets = [drift.offset(run) for run in runs]
+    logs = [math.log(run.value) - drift.slope * offset for run, offset in zip(runs, offsets, strict=True)]
+    centre, free = _mean(logs), len(runs) - 1 - _fitted(offsets, drift.squares)
+    larger = math.sqrt((len(runs) - 1) / free) if free > 0 else 1.0
+    return [math.exp(centre + larger * (log - centre)) for log in logs]
+
+
 def typical_ratio(runs: Mapping[int, Placed], others: Mapping[int, Placed], drift: Drift = STEADY) -> Estimate | None:
     """Return the ratio of two configurations from the repeats that both have, None if they share fewer than two.
 
@@ -121,16 +191,30 @@ def typical_ratio(runs: Mapping[int, Placed], others: Mapping[int, Placed], drif
 
 
 def _estimate(values: Sequence[float], offsets: Sequence[float], slope: float, squares: float) -> Estimate:
-    """Return the estimate from values and their distances from the middle of the bench, in runs.
+    """Return the estimate from values and their distances from the middle of the bench, in runs."""
+    centre = _centre(values, offsets, slope, squares, _mean(offsets))
+    logs = _less_slope(values, offsets, slope)
+    return Estimate(times_exp(values[0], _mean(logs)), centre.interval() if centre else None)
 
-    The slope was fitted to these as well: it took the share ``fitted`` of a degree of freedom from them. If they lie to one
-    side of the middle, the uncertainty of the slope is added.
+
+def _centre(values: Sequence[float], offsets: Sequence[float], slope: float, squares: float, distance: float) -> Centre | None:
+    """Return the mean logarithm of values without the slope.
+
+    The slope was fitted to these as well: it took a share of a degree of freedom from them. If they lie to one side of the
+    middle, on average at a ``distance``, the uncertainty of the slope is added.
     """
-    unit, centre = values[0], _mean(offsets)
-    logs = [log - slope * offset for log, offset in zip(logarithms(values), offsets, strict=True)]
-    fitted = math.fsum((offset - centre) ** 2 for offset in offsets) / squares
-    ends = around(logs, unit=unit, fitted=fitted, added=centre * centre / squares)
-    return Estimate(times_exp(unit, _mean(logs)), ends)
+    fitted, added = _fitted(offsets, squares), distance * distance / squares
+    return centre_of(_less_slope(values, offsets, slope), unit=values[0], fitted=fitted, added=added)
+
+
+def _less_slope(values: Sequence[float], offsets: Sequence[float], slope: float) -> list[float]:
+    return [log - slope * offset for log, offset in zip(logarithms(values), offsets, strict=True)]
+
+
+def _fitted(offsets: Sequence[float], squares: float) -> float:
+    """Return the share of the slope's degree of freedom that came from runs at these distances."""
+    centre = _mean(offsets)
+    return math.fsum((offset - centre) ** 2 for offset in offsets) / squares
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -25,11 +25,13 @@ from orchestrator.results.numbers.throughput import deviation
 
 __all__ = [
     "LEVEL",
+    "Centre",
+    "Change",
     "Interval",
-    "around",
-    "change_chance",
-    "change_interval",
+    "centre_of",
     "chance",
+    "change_between",
+    "change_interval",
     "geometric_mean",
     "holm",
     "interval",
@@ -67,7 +69,8 @@ class Interval:
 
 def interval(speeds: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Return the interval of the typical speed from repeats, all above 0; None for fewer than two."""
-    return around(logarithms(speeds), level, unit=speeds[0]) if speeds else None
+    centre = centre_of(logarithms(speeds), unit=speeds[0]) if speeds else None
+    return centre.interval(level) if centre else None
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -116,10 +119,25 @@ def ratio_interval(speeds: Mapping[int, float], others: Mapping[int, float], lev
     return interval(ratios, level)
 
 
-def around(
-    logs: Sequence[float], level: float = LEVEL, *, unit: float = 1.0, fitted: float = 0.0, added: float = 0.0
-) -> Interval | None:
-    """Return Student's interval around ``unit`` times the exponential of the mean of logarithms, None for fewer than two.
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """The mean of logarithms, in units of the value ``unit``: the ``variance`` of that mean, its degrees of freedom, and the
+    ``scatter`` of a single logarithm, a standard deviation."""
+
+    unit: float
+    log: float
+    variance: float
+    freedom: float
+    scatter: float
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """Return Student's interval around ``unit`` times the exponential of the mean."""
+        half = student(self.freedom, (1 + level) / 2) * math.sqrt(self.variance)
+        return Interval(times_exp(self.unit, self.log - half), times_exp(self.unit, self.log + half), level)
+
+
+def centre_of(logs: Sequence[float], *, unit: float = 1.0, fitted: float = 0.0, added: float = 0.0) -> Centre | None:
+    """Return the mean of logarithms with its uncertainty, None for fewer than two.
 
     If a line was fitted to more values than these and taken out of them, ``fitted`` is the share of its one degree of freedom
     that came from these, 0 to 1: it is missing from their scatter (degrees of freedom by F. E. Satterthwaite, Biometrics
@@ -132,45 +150,47 @@ def around(
     centre = math.fsum(logs) / count
     scatter = math.fsum((log - centre) ** 2 for log in logs) / free
     freedom = free**2 / (count - 2 + (1 - fitted) ** 2)
-    half = student(freedom, (1 + level) / 2) * math.sqrt(scatter * (1 / count + added))
-    return Interval(times_exp(unit, centre - half), times_exp(unit, centre + half), level)
+    return Centre(unit, centre, scatter * (1 / count + added), freedom, math.sqrt(scatter))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The typical value of one group over that of another: the ``ratio``, its interval, and how often groups of equal typical
+    value differ by at least as much, by Welch's t-test."""
+
+    ratio: float
+    interval: Interval
+    chance: float
+
+
+def change_between(before: Centre, after: Centre, level: float = LEVEL) -> Change:
+    """Return the change from one typical value to another.
+
+    The two were measured separately and may scatter differently: Welch's t on logarithms (B. L. Welch, "The generalization of
+    Student's problem when several different population variances are involved", Biometrika 34, 1947), with the degrees of
+    freedom of F. E. Satterthwaite (Biometrics Bulletin 2, 1946).
+    """
+    centre = math.log(after.unit) - math.log(before.unit) + after.log - before.log
+    variance = before.variance + after.variance
+    spread = before.variance**2 / before.freedom + after.variance**2 / after.freedom
+    freedom = max(1.0, variance**2 / spread) if spread else 1.0
+    error = math.sqrt(variance)
+    half = student(freedom, (1 + level) / 2) * error
+    ratio = times_exp(after.unit, after.log) / times_exp(before.unit, before.log)
+    ends = Interval(times_exp(ratio, -half), times_exp(ratio, half), level)
+    return Change(ratio, ends, 2 * probability(freedom, -abs(centre) / error) if error else float(not centre))
 
 
 def change_interval(before: Sequence[float], after: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Return the interval of the typical speed ``after`` over that ``before``, all above 0; None for fewer than two of either.
 
-    The two were measured separately and may scatter differently: Welch's t on logarithms (B. L. Welch, "The generalization of
-    Student's problem when several different population variances are involved", Biometrika 34, 1947), with the degrees of
-    freedom of F. E. Satterthwaite (Biometrics Bulletin 2, 1946).
-
     >>> found = change_interval([100.0, 101.0, 99.0], [109.0, 111.0, 110.0])
     >>> f"{found.low:.3f} to {found.high:.3f}"
     '1.076 to 1.124'
     """
-    if min(len(before), len(after)) < 2:
-        return None
-    _, error, freedom = _welch(before, after)
-    half = student(freedom, (1 + level) / 2) * error
-    change = geometric_mean(after) / geometric_mean(before)
-    return Interval(times_exp(change, -half), times_exp(change, half), level)
-
-
-def change_chance(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return the p-value of Welch's t-test: how often two benches of equal typical speed give a t at least this far from 0.
-
-    Each side needs two or more runs.
-    """
-    centre, error, freedom = _welch(before, after)
-    return 2 * probability(freedom, -abs(centre) / error) if error else float(not centre)
-
-
-def _welch(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
-    """Return the difference of the mean logarithms, its standard error, and degrees of freedom."""
-    sides = [[math.log(speed) for speed in speeds] for speeds in (before, after)]
-    parts = [deviation(logs) ** 2 / len(logs) for logs in sides]
-    centre = math.fsum(sides[1]) / len(after) - math.fsum(sides[0]) / len(before)
-    spread = sum(part**2 / (len(logs) - 1) for part, logs in zip(parts, sides, strict=True))
-    return centre, math.sqrt(sum(parts)), sum(parts) ** 2 / spread if spread else 1.0
+    sides = [centre_of(logarithms(speeds), unit=speeds[0]) for speeds in (before, after) if speeds]
+    found = [side for side in sides if side]
+    return change_between(found[0], found[1], level).interval if len(found) == 2 else None
 
 
 def chance(before: Sequence[float], after: Sequence[float]) -> float:

@@ -70,7 +70,7 @@ def test_an_option_that_costs_a_tenth_is_found_and_named_first(project: Project,
     made("b", 0.55, change=lambda plan: (options(compile=False)(plan), plan["facts"]["node2"].update(kernel="6.8")))
     done = project.orch("compare", "a", "b", "--json")
     found = json.loads(done.stdout)
-    assert (done.returncode, found["schema"], found["before"], found["after"]) == (0, 4, "a", "b")
+    assert (done.returncode, found["schema"], found["before"], found["after"]) == (0, 5, "a", "b")
     (pair,) = found["pairs"]
     assert (pair["case"], pair["verdict"], pair["differing"]) == ("2n2g", "slower", ["options.compile"])
     assert pair["ratio"] == pytest.approx(0.5 / 0.55) and pair["interval"]["low"] < 0.5 / 0.55 < pair["interval"]["high"]
@@ -101,6 +101,25 @@ def test_load_by_others_is_named_as_a_difference(project: Project, made: Made) -
         assert "load: no other processes → other processes used 50% of the processors of node2, in 5 of 5 runs" in shown, shown
 
 
+def test_a_drift_of_both_benches_hides_no_regression(project: Project, made: Made) -> None:
+    benches = {name: made(name, 0.5) for name in ("a", "b")}
+    for (name, bench), seconds in zip(benches.items(), (0.5, 0.5 / 0.952), strict=True):
+        for repeat, noise in enumerate(SCATTER, start=1):
+            drift = 1 + 0.025 * (repeat - 3)
+            build(bench, f"{name}.{repeat}", lambda plan, logs, name=name: plan.update(bench_id=name), repeat=repeat,
+                  seconds=seconds * noise * drift)  # fmt: skip
+    done = project.orch("gate", "b", "--baseline", "a", "--json")
+    (pair,) = json.loads(done.stdout)["pairs"]
+    assert done.returncode == 5 and pair["verdict"] == "slower", done.stderr
+    assert pair["interval"]["low"] < 0.952 < pair["interval"]["high"]
+    summaries = [json.loads(project.orch("summarize", name, "--json").stdout) for name in benches]
+    speeds = [summary["rows"][0]["value"] for summary in summaries]
+    assert [pair["before"]["typical"], pair["after"]["typical"]] == pytest.approx(speeds)
+    assert pair["before"]["drift"] == pytest.approx(summaries[0]["drifts"]["samples_per_s"])
+    shown = project.orch("compare", "a", "b").stdout
+    assert "a: its runs became 9." in shown and "% slower during the bench, which is taken out" in shown, shown
+
+
 def test_cells_of_one_bench_are_compared_by_an_option(project: Project, made: Made) -> None:
     made("a", 0.5, 10, lambda plan: plan["spec"].update(options={"compile": plan["repeat"] > 5}))
     done = project.orch("compare", "a", "--by", "compile=true,false", "--json")
@@ -110,7 +129,7 @@ def test_cells_of_one_bench_are_compared_by_an_option(project: Project, made: Ma
         (5, "a.6"),
         (5, "a.1"),
     ]
-    assert found["pairs"][0]["verdict"] == "no difference" and found["pairs"][0]["ratio"] == pytest.approx(1)
+    assert found["pairs"][0]["verdict"] == "no difference" and found["pairs"][0]["ratio"] == pytest.approx(1, abs=0.005)
     assert [each["name"] for each in found["distinctions"]] == ["options.compile"]
 
 

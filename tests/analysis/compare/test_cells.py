@@ -28,7 +28,7 @@ from orchestrator.plan.scaling import Step
 from orchestrator.record.manifest import Manifest
 from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.numbers import intervals
-from orchestrator.results.numbers.intervals import chance, change_chance, change_interval, holm, least_chance
+from orchestrator.results.numbers.intervals import centre_of, chance, change_between, change_interval, holm, least_chance
 from tests.support.cells import cell as runs_of
 from tests.support.cells import failed
 from tests.support.examples import examples
@@ -69,7 +69,9 @@ def test_the_interval_of_a_change_is_welchs_on_logarithms(before: list[float], a
     if not math.isnan(expected.low) and min(map(len, map(set, logs))) > 1:
         assert math.log(found.low) == pytest.approx(max(expected.low, -700), rel=1e-6, abs=1e-9)
         assert math.log(found.high) == pytest.approx(min(expected.high, 700), rel=1e-6, abs=1e-9)
-        assert change_chance(before, after) == pytest.approx(test.pvalue, rel=1e-6)
+        sides = [centre_of([math.log(speed) for speed in speeds]) for speeds in (before, after)]
+        assert sides[0] and sides[1]
+        assert change_between(sides[0], sides[1]).chance == pytest.approx(test.pvalue, rel=1e-6)
 
 
 @given(SPEEDS, SPEEDS)
