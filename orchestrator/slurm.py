@@ -17,7 +17,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError, RunError
 
@@ -42,7 +42,8 @@ class Job:
 
     ``nodes`` is a folded list as Slurm writes it, empty before the start. ``devices`` are (nodes, numbers of the GPUs as
     ``0,1`` or an empty text if Slurm does not number them, their count); empty if the job has no GPUs. ``start`` and ``end``
-    are as printed: an expected start while it waits. ``uid`` is -1 if Slurm does not say whose it is.
+    are as printed: an expected start while it waits. ``uid`` is -1 if Slurm does not say whose it is. ``components`` are the
+    numbers of the parts of a heterogeneous job, or of the tasks of an array, of which Slurm tells together; else empty.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Job:
     devices: tuple[tuple[str, str, int], ...]
     start: str
     end: str
+    components: tuple[str, ...] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -71,7 +73,9 @@ def job(job_id: str, environment: Mapping[str, str] = os.environ) -> Job | None:
         if "Invalid job id" in error.message:
             return None
         raise
-    return parse(text)
+    records = [record for record in re.split(r"\n(?=JobId=)", text.strip()) if record]
+    first = parse(records[0] if records else text)
+    return replace(first, components=tuple(parse(record).id for record in records)) if len(records) > 1 else first
 
 
 def job_id(text: str, where: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,7 +58,7 @@ def allocated_for(project: Project, bench_id: str, job: JobWanted) -> str:
             answer = _accepted(project, job, bench_id, variables)
             number = answer.strip().partition(";")[0]
             submit(project, bench_id, number, job.options)
-            typer.echo(f"slurm: job {number} submitted: {' '.join(job.options)}", err=True)
+            typer.echo(f"slurm: job {number} submitted: {shlex.join(job.options)}", err=True)
             _wait(number)
     except BaseException:
         give_up(project, bench_id)
@@ -81,7 +82,7 @@ def _accepted(project: Project, job: JobWanted, bench_id: str, variables: Mappin
             hint = "no job was submitted; scontrol ping says whether slurmctld answers"
             raise RunError(error.message, kind=error.kind, where=error.where, hint=hint) from error
         message = f"expected a job that Slurm accepts: {error.message}"
-        raise ConfigError(message, where="--slurm", hint=f"the options of sbatch were {' '.join(job.options)}") from error
+        raise ConfigError(message, where="--slurm", hint=f"the options of sbatch were {shlex.join(job.options)}") from error
 
 
 def _wait(number: str) -> None:
@@ -206,7 +207,7 @@ def regain(project: Project, record: BenchRecord, hosts: Sequence[str]) -> None:
         _end(project, known)
     current = slurm.here(os.environ)
     around = slurm.job(current) if current else None
-    if around and around.state == "RUNNING" and set(hosts) <= set(names_of(around)):
+    if around and around.state == "RUNNING" and not around.components and set(hosts) <= set(names_of(around)):
         allocated(project, f"srun:{current}", bench_id, say=say)
         return
     typer.echo(f"slurm: the job of bench {bench_id} is over; another one is submitted for {fold(hosts)}", err=True)

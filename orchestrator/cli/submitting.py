@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -111,7 +112,7 @@ def _expected(project: Project, job: JobWanted, bench_id: str, as_json: bool) ->
     """Print what would be submitted, on standard error beside JSON, and return hosts in place of the job's."""
     from orchestrator.inventory import Inventory, fold
 
-    typer.echo(" ".join(job.argv(bench_id)) + "\n" + job.script, nl=False, err=as_json)
+    typer.echo(shlex.join(job.argv(bench_id)) + "\n" + job.script, nl=False, err=as_json)
     stand_ins = job.hosts
     names = fold(host.name for host in stand_ins)
     text = "which are not known yet: each has what --slurm requests for a node, but no settings of an inventory (python, env …)"

@@ -32,8 +32,15 @@ def job_in(source: str) -> tuple[str, str] | None:
 
 
 def names_of(job: Job) -> list[str]:
-    """Return the hosts of a job that has begun. Raises ConfigError for one that waits, or whose hosts are gone."""
+    """Return the hosts of a job that has begun. Raises ConfigError for one that waits or whose hosts are gone, and for one of
+    several parts, such as a heterogeneous job, which have hosts, GPUs and steps of their own."""
     where = f"Slurm's job {job.id}"
+    if job.components:
+        parts = ", ".join(job.components[:8])
+        hint = (
+            f"name a part that Slurm shows alone, as in --hosts slurm:{job.components[-1]}, or its hosts: --hosts node1,node2"
+        )
+        raise ConfigError(f"expected a job of one part, got a heterogeneous job or an array: {parts}", where=where, hint=hint)
     if job.state != "RUNNING" or not job.nodes:
         reason = f" ({job.reason})" if job.reason else ""
         raise ConfigError(f"expected a running job, got one in state {job.state}{reason}", where=where)

@@ -18,7 +18,8 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, Inventory
-from orchestrator.inventory.schema import refuse
+from orchestrator.inventory.schema import refuse, secrets_note
+from orchestrator.inventory.secrets import public_vars
 from orchestrator.inventory.values import HostValues, KeyPath, Where, checked, shown_key, shown_value, unknown_key
 
 __all__ = ["Overlay", "laid_over", "overlay"]
@@ -77,9 +78,11 @@ def laid_over(over: Overlay, base: Inventory, source: str) -> Inventory:
             raise ConfigError(error.message, where=over.places[expression], hint=error.hint) from None
         for name in (host.name for host in chosen):
             changed[name] = _with(changed[name], settings)
-    return replace(base, source=source, hosts=tuple(changed.values()))
+    notes = (*base.notes, *secrets_note(settings.get("vars") for settings in over.hosts.values()))
+    return replace(base, source=source, hosts=tuple(changed.values()), notes=notes)
 
 
 def _with(host: Host, settings: Mapping[str, Any]) -> Host:
+    settings = {**settings, "vars": public_vars(settings["vars"])} if "vars" in settings else settings
     merged = {key: {**getattr(host, key), **settings[key]} for key in ("env", "vars") if key in settings}
     return replace(host, **{**settings, **merged})

@@ -17,9 +17,10 @@ from typing import NoReturn, Protocol
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import ansible
+from orchestrator.inventory.foreign_files import format_of
 from orchestrator.inventory.groups import Tree, VariableFiles, inventory_of
 from orchestrator.inventory.hosts import Inventory
-from orchestrator.inventory.machine_files import COUNT_KEYS, counted, parse_machine_file, uncommented
+from orchestrator.inventory.machine_files import MACHINE_KEYS, counted, parse_machine_file, uncommented
 from orchestrator.inventory.schema import InventoryDocument, parse
 
 __all__ = ["LoadYaml", "add_ansible", "no_yaml", "parse_text", "recognise"]
@@ -48,6 +49,9 @@ def parse_text(text: str, source: str, load_yaml: LoadYaml, files: VariableFiles
         hint = f"chmod +x {source}; or run it and use what it prints: {source} --list > hosts.json"
         raise ConfigError("expected an inventory, got a program that may not be executed", where=source, hint=hint)
     kind = "ansible-ini" if text.startswith("$ANSIBLE_VAULT") else recognise(text)
+    has_sections = any(_SECTION.fullmatch(uncommented(line).strip()) for line in text.splitlines())
+    if kind in ("ansible-ini", "hostfile", "list") and not has_sections and (foreign := format_of(text)):
+        raise ConfigError(f"expected a list of hosts, got {foreign[0]}", where=source, hint=foreign[1])
     if kind == "list" and files and (files.groups or files.hosts):
         kind = "ansible-ini"
     if kind == "orch":
@@ -79,8 +83,9 @@ def recognise(text: str) -> str:
         return "orch" if _is_ours(lines, text) else "ansible-yaml"
     words = [re.sub(r"\s*=\s*", "=", uncommented(line)).split() for line in lines]
     keys = {word.partition("=")[0] for line in words for word in line[1:] if "=" in word}
+    is_named = all(map(str.isidentifier, keys)) or any(key.startswith("ansible_") for key in keys)
     is_ranged = any(_RANGE.search(line[0]) for line in words if line)
-    if is_ranged or any(_SECTION.fullmatch(uncommented(line).strip()) for line in lines) or keys - set(COUNT_KEYS):
+    if is_ranged or any(_SECTION.fullmatch(uncommented(line).strip()) for line in lines) or (is_named and keys - MACHINE_KEYS):
         return "ansible-ini"
     names = [name for line in words for name in line[:1]]
     has_counts = any(counted(part) for name in names for part in name.split(","))

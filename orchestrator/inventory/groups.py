@@ -115,7 +115,7 @@ def inventory_of(tree: Tree) -> Inventory:
         if name != "all" and not tree.faults
     ]
     built = build(tree.source, list(entries.values()), groupings, faults=tree.faults)
-    return replace(built, notes=(*unread.words(), *_renamed(names)))
+    return replace(built, notes=(*unread.words(), *built.notes, *_renamed(names)))
 
 
 def _group_names(tree: Tree) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hostset import expand, fold, nearest
-from orchestrator.inventory.secrets import Redaction, redaction
+from orchestrator.inventory.secrets import Redaction, keeps_secret, names_secret, redaction
 
 __all__ = ["REFERENCE", "TRANSPORTS", "Host", "Inventory", "SshSettings", "takes_references"]
 
@@ -25,8 +25,6 @@ REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*
 """A reference to a variable of the node in the value of a variable such as PATH."""
 TRANSPORTS = ("ssh", "openssh", "srun")
 """The ways to reach a host, the first by default; `orchestrator.transport.connections` has a connector for each."""
-# TOKENS and TOKENIZERS belong to language models and are not secret: MAX_TOKENS, TOKENIZERS_PARALLELISM.
-_SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL|PRIVATE_KEY", re.IGNORECASE)
 
 
 def takes_references(name: str) -> bool:
@@ -122,12 +120,16 @@ class Inventory:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The ``env`` variables whose values are never shown."""
-        return tuple(filter(self.is_secret, dict.fromkeys(name for host in self.hosts for name in host.env)))
+        """The ``env`` variables whose values are never shown: also those with a key or a URL with a password."""
+        values: dict[str, list[str]] = {}
+        for host in self.hosts:
+            for name, value in host.env.items():
+                values.setdefault(name, []).append(value)
+        return tuple(name for name, of_hosts in values.items() if self.is_secret(name) or keeps_secret(name, of_hosts))
 
     def is_secret(self, name: str) -> bool:
         """Whether values of this variable are never shown: it is in ``hidden``, or has a name like a secret's."""
-        return bool(_SECRET.search(name)) or any(fnmatchcase(name, pattern) for pattern in self.hidden)
+        return names_secret(name) or any(fnmatchcase(name, pattern) for pattern in self.hidden)
 
     def redaction(self) -> Redaction:
         """Return the redaction of the values of all secret variables of all hosts.

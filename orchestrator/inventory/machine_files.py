@@ -29,9 +29,18 @@ from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import alias_of, expand, is_ipv6, split_words
 from orchestrator.inventory.schema import HostEntry, build, refuse
 
-__all__ = ["COUNT_KEYS", "counted", "from_expression", "is_list_of_slots", "parse_machine_file", "uncommented"]
+__all__ = ["MACHINE_KEYS", "counted", "from_expression", "is_list_of_slots", "parse_machine_file", "uncommented"]
 
-COUNT_KEYS = ("slots", "max_slots", "max-slots")
+_COUNT_KEYS = ("slots", "max_slots", "max-slots")
+_OTHER_KEYS = {
+    **dict.fromkeys(("slot", "count", "cpu", "cpus", "core", "cores", "np", "ppn", "n"), "did you mean slots={value}?"),
+    **dict.fromkeys(("binding", "bind", "map"), "orch places and binds ranks itself, see --cpu-binding; leave {key}= out"),
+    **dict.fromkeys(("user", "username", "user_name", "user-name"), "write the user before the host: {value}@node1"),
+    **dict.fromkeys(("ifname", "boards", "max_cores", "weight", "sockets"), "leave {key}= out; orch does not read it"),
+}
+"""What hostfiles of MPI may have besides slots, and what to do with it."""
+MACHINE_KEYS = {*_COUNT_KEYS, *_OTHER_KEYS}
+"""Keys of machine files; a text in which hosts have no others is no inventory of Ansible."""
 _NUMBERED = re.compile(r"([^:]+|(?:[^@]+@)?\[[0-9A-Fa-f:.]+\]):([0-9]{1,9})")
 _COUNT = re.compile(r"[1-9][0-9]{0,3}")
 _MOST_SLOTS = 1024
@@ -139,7 +148,10 @@ def _slots(words: Iterable[str], place: str, faults: list[ConfigError]) -> str |
     count = None
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or key not in COUNT_KEYS:
+        if key in _OTHER_KEYS and re.fullmatch(r"[\w.,:=;-]*", value):
+            hint = _OTHER_KEYS[key].format(key=key, value=value[:60])
+            faults.append(ConfigError(f"expected slots=N after the host, got {key}=", where=place, hint=hint))
+        elif not equals or key not in _COUNT_KEYS:
             hint = "write one host per line; other settings of a host go into a YAML inventory"
             faults.append(ConfigError("expected slots=N after the host, got something else", where=place, hint=hint))
         elif key == "slots":

@@ -19,6 +19,7 @@ from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.containers import check, check_whole, merged
 from orchestrator.inventory.hosts import TRANSPORTS, Host, Inventory, SshSettings
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, check_address, check_alias, expand, nearest, same_machine_key
+from orchestrator.inventory.secrets import keeps_secret, public_vars
 from orchestrator.inventory.values import (
     GroupValues,
     HostValues,
@@ -31,7 +32,7 @@ from orchestrator.inventory.values import (
     unknown_key,
 )
 
-__all__ = ["TOP_KEYS", "InventoryDocument", "HostEntry", "Grouping", "build", "parse", "refuse"]
+__all__ = ["TOP_KEYS", "InventoryDocument", "HostEntry", "Grouping", "build", "parse", "refuse", "secrets_note"]
 
 _SCHEMA = 1
 TOP_KEYS = ("schema", "defaults", "groups", "hosts", "secrets")
@@ -131,7 +132,20 @@ def build(
         _keep_fault(every_fault, check_whole, host.container, f"{where}.container")
     if every_fault:
         refuse(every_fault)
-    return Inventory(source, whole, resolved, tuple(hidden))
+    declared = [(defaults or {}).get("vars"), *(_vars_of(entry.values) for entry in entries)]
+    return Inventory(source, whole, resolved, tuple(hidden), secrets_note(declared))
+
+
+def secrets_note(declared: Iterable[Mapping[str, Any] | None]) -> tuple[str, ...]:
+    """Return one line that names the variables that `public_vars` leaves out, or nothing."""
+    names = {name for variables in declared if variables for name, value in variables.items() if keeps_secret(name, value)}
+    reason = "may be secret; what programs need goes under env:, where such values are hidden"
+    return (f"not read: {', '.join(sorted(map(shown_key, names)))} ({reason})",) if names else ()
+
+
+def _vars_of(values: Any) -> Mapping[str, Any] | None:
+    variables = values.get("vars") if isinstance(values, Mapping) else None
+    return variables if isinstance(variables, Mapping) else None
 
 
 def _in_groups(host: Host, defaults: Mapping[str, Any], groups: Sequence[Grouping]) -> Host:
@@ -240,6 +254,7 @@ def _expanded(expression: str, where: str, groups: Mapping[str, Sequence[str]] |
 
 def _host(name: str, address: str, defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Host:
     common = {key: {**defaults.get(key, {}), **values.get(key, {})} for key in ("ssh", "env", "vars")}
+    common["vars"] = public_vars(common["vars"])
     gpus = values.get("gpus", defaults.get("gpus"))
     slots = values.get("slots", defaults.get("slots", 1))
     # `_in_groups` completes them with what the host's groups say.

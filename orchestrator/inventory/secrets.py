@@ -31,6 +31,9 @@ __all__ = [
     "Spans",
     "hidden",
     "is_switch",
+    "keeps_secret",
+    "names_secret",
+    "public_vars",
     "merged",
     "redaction",
     "significant",
@@ -47,6 +50,20 @@ _BLOCK = 256 << 10
 Spans = Sequence[tuple[int, int]]
 """Offsets of the first byte of each place and of the byte after it, in order and without overlaps."""
 
+_NAME = re.compile(
+    r"passw(?:or)?d|passphrase|passcode|secret|credential|private_?key|webhook|snmp_community"
+    # TOKENS and TOKENIZERS belong to language models and are not secret: MAX_TOKENS, TOKENIZERS_PARALLELISM.
+    r"|token(?!s|iz)|(?:auth|access|api|bearer|vault|refresh)_?tokens"
+    r"|(?:api|access|secret|signing|encrypt\w*|master|account|storage|licen[cs]e|munge|deploy|shared|session|auth)_?keys?"
+    r"|(?:wandb|ngc|hf|openai|anthropic|aws|azure|gcp|ssl|tls)_key(?![a-z])"
+    r"|(?<!by)(?<!com)(?<!multi)(?<!single)(?<!tres)pass(?:es)?(?:_?[0-9]+)?$"
+    r"|.(?:_|db|root|user|admin|sql)pwd$|(?:^|_|root|user|admin|db)pw(?:_hash)?$|(?:^|_)(?:creds?|psk)$"
+    r"|(?:basic|http|registry|docker|proxy|redis|npm)_?auth$|^vault_(?!addr|url|version|id$|dir|host|port|path|namespace|role)",
+    re.IGNORECASE,
+)
+"""Names of secrets as inventories, environments and roles of Ansible have them."""
+_KEYED_URL = re.compile(r"://[^/\s:@]{0,200}:[^/\s@]{1,400}@")
+_PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----|^\$ANSIBLE_VAULT")
 _SPACE = re.compile(rb"[\s+]")
 _WORD_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 _PACKERS = (base64.b64encode, base64.urlsafe_b64encode)
@@ -183,6 +200,38 @@ def is_switch(value: str) -> bool:
     (True, True, False)
     """
     return not value.strip() or bool(_SWITCH.fullmatch(value.strip()))
+
+
+def names_secret(name: str) -> bool:
+    """Return True for a name like a secret's: of a variable of an environment, an inventory, or another tool's file.
+
+    >>> [names_secret(name) for name in ("admin_password", "dbPassword", "ansible_become_pass", "HF_TOKEN", "mysql_root_pw")]
+    [True, True, True, True, True]
+    >>> [names_secret(name) for name in ("MAX_TOKENS", "tokenizer_dir", "bypass", "PWD", "public_key", "rdma_network")]
+    [False, False, False, False, False, False]
+    """
+    return bool(_NAME.search(re.sub(r"[-. ]", "_", name)))
+
+
+def keeps_secret(name: str, value: Any) -> bool:
+    """Return True for a variable that may hold a secret: by its name or one inside it, or as a key or a URL with a password.
+
+    >>> keeps_secret("users", [{"name": "amy", "password": "hunter2"}]), keeps_secret("store", "s3://amy:hunter2@store/x")
+    (True, True)
+    >>> keeps_secret("passwordless", True), keeps_secret("store", "s3://store/x")
+    (False, False)
+    """
+    if isinstance(value, Mapping):
+        return any(keeps_secret(f"{name}_{key}" if names_secret(name) else str(key), item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return any(keeps_secret(name, item) for item in value)
+    text = "" if value is None else str(value)
+    return bool(_KEYED_URL.search(text) or _PRIVATE_KEY.search(text)) or names_secret(name) and not is_switch(text)
+
+
+def public_vars(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``vars`` of a host that records may show: they stand in them as they are, so no secret is kept there."""
+    return {name: value for name, value in variables.items() if not keeps_secret(name, value)}
 
 
 def hidden(name: str, value: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,7 @@ _GPUS = (8, 4, 2, 1, 6, 10, 16, 64)
 """GPUs that the job may have of a node where its options do not say so, the usual number first."""
 _DEVICES = "cuda_visible_devices"
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
+_OF_GPUS = re.compile(r"(?:gres[/:])?gpu(?:[:=](?![0-9]+$)[^:=]+)?(?:[:=]([0-9]{1,6}))?")
 _DURATION = re.compile(r"\d+(?:\.\d+)?[smh]")
 _OWN = {
     "job-name": "orch finds the job by its name",
@@ -46,6 +48,14 @@ _OWN = {
     "test-only": "orch bench --dry-run submits nothing",
 }
 _FLAGS = ("exclusive", "oversubscribe", "contiguous", "spread-job", "use-min-nodes", "reboot", "hold", "ignore-pbs")
+_SHORT = {
+    "A": "account", "a": "array", "b": "begin", "C": "constraint", "c": "cpus-per-task", "D": "chdir", "d": "dependency",
+    "e": "error", "F": "nodefile", "G": "gpus", "J": "job-name", "L": "licenses", "M": "clusters", "m": "distribution",
+    "N": "nodes", "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "S": "core-spec", "t": "time", "w": "nodelist",
+    "x": "exclude",
+}  # fmt: skip
+_SHORT_FLAGS = {"H": "hold", "s": "oversubscribe", "W": "wait", "k": "no-kill", "O": "overcommit"}
+"""The short options of sbatch, with and without a value."""
 _COMMON = (
     "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gres", "mem", "nodelist", "nodes", "ntasks-per-node",
     "partition", "qos", "reservation", "switches", "time",
@@ -149,13 +159,21 @@ def _like(like: Host | None, host: Host, gpus: int | None, of_job: bool) -> Host
 
 
 def _gpus(asked: Mapping[str, str]) -> int | None:
-    """Return the GPUs of a node that options of sbatch ask for, as ``8``, ``a100:8`` or, in gres, ``gpu:a100:8``."""
-    parts = [part for part in asked.get("gpus-per-node", "").split(",") if part]
-    parts += [part.partition(":")[2] for part in asked.get("gres", "").split(",") if part.partition(":")[0] == "gpu"]
-    if not parts and any(name in asked for name in ("gpus", "gpus-per-task", "gpus-per-socket")):
-        return None
-    counts = [part.rpartition(":")[2] for part in parts]
-    return sum(int(count) if count.isdecimal() else 1 for count in counts)
+    """Return the GPUs of a node that options of sbatch ask for, as ``8``, ``a100:8`` or ``gpu:a100:8(S:0-1)``.
+
+    >>> [_gpus({"gres": text}) for text in ("gpu", "gpu:2", "gpu:tesla:2(S:0-1)", "gres/gpu:h100:8,tmp:3", "gpu=4")]
+    [1, 2, 2, 8, 4]
+    """
+    texts = [f"gpu:{part}" for part in _parts(asked.get("gpus-per-node", ""))]
+    texts += [part for name in ("gres", "tres-per-node") for part in _parts(asked.get(name, ""))]
+    counts = [int(match[1] or 1) for match in map(_OF_GPUS.fullmatch, texts) if match]
+    total = ("gpus", "gpus-per-task", "gpus-per-socket", "tres-per-job", "tres-per-task", "tres-per-socket")
+    return None if not counts and any(name in asked for name in total) else sum(counts)
+
+
+def _parts(text: str) -> list[str]:
+    """Return the parts of a list of generic resources, without the sockets or devices that stand behind them in brackets."""
+    return [part for part in re.sub(r"\([^()]*\)", "", text).split(",") if part]
 
 
 def job_name(bench_id: str) -> str:
@@ -165,6 +183,7 @@ def job_name(bench_id: str) -> str:
 
 def job_wanted(text: str, nodes: int, spares: int = 0) -> JobWanted:
     """Return the job that ``partition=gpu,time=1h,…`` asks for: sbatch's long options, with ``time`` also as ``90m`` or ``1h``.
+    They may be written as for sbatch too: ``--partition=gpu --gres=gpu:8 -t 10``.
 
     ``nodes`` is the largest number of nodes of the bench, 0 if it is not given; ``spares`` are asked for beside them. Raises
     ConfigError.
@@ -197,6 +216,45 @@ def job_wanted(text: str, nodes: int, spares: int = 0) -> JobWanted:
 
 
 def _words(text: str) -> Sequence[str]:
+    """Return each option as ``NAME=VALUE`` or ``NAME``. Raises ConfigError for a text of words that are no options.
+
+    >>> _words("nodelist=n[1,2],n5,time=1h"), _words("-p gpu,debug --gres gpu:8 -t10 --exclusive")
+    (['nodelist=n[1,2],n5', 'time=1h'], ['partition=gpu,debug', 'gres=gpu:8', 'time=10', 'exclusive'])
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = " ".join(line.removeprefix("#SBATCH ") for line in lines if not re.match(r"#(?!SBATCH )", line))
+    try:
+        flags = shlex.split(words)
+    except ValueError as error:
+        raise ConfigError(f"expected paired quotes, got {str(error).lower()}", where="--slurm") from None
+    if not any(flag.startswith("-") for flag in flags):
+        return _listed(words)
+    found: list[str] = []
+    waiting = ""
+    for flag in flags:
+        short = re.fullmatch(r"-([A-Za-z])(.*)", flag)
+        if waiting and not flag.startswith("-"):
+            found.append(f"{waiting}={flag}")
+            waiting = ""
+            continue
+        if waiting:
+            raise ConfigError(f"expected a value after --{waiting}, got {flag[:60]!r}", where="--slurm")
+        if short and short[1] in _SHORT_FLAGS and not short[2]:
+            found.append(_SHORT_FLAGS[short[1]])
+        elif short and short[1] in _SHORT:
+            waiting = "" if short[2] else _SHORT[short[1]]
+            found += [f"{_SHORT[short[1]]}={short[2].removeprefix('=')}"] if short[2] else []
+        elif flag.startswith("--") and "=" not in flag and flag.removeprefix("--") not in _FLAGS + tuple(_OWN):
+            waiting = flag.removeprefix("--").rstrip(",")
+        elif short or not flag.startswith("--") and "=" not in flag:
+            hint = "write partition=gpu,gres=gpu:8,time=10, or the options of sbatch as it takes them"
+            raise ConfigError(f"expected options of sbatch, got {flag[:60]!r}", where="--slurm", hint=hint)
+        else:
+            found += _listed(flag.rstrip(","))
+    return [*found, waiting] if waiting else found
+
+
+def _listed(text: str) -> list[str]:
     """Split at the commas that begin another option: ``nodelist=n[1,2],n5,time=1h`` has two."""
     words: list[str] = []
     for part in text.split(","):
@@ -205,7 +263,11 @@ def _words(text: str) -> Sequence[str]:
         if words and not begins:
             words[-1] += f",{part.strip()}"
         else:
-            words.append(part.strip())
+            words.append(part.strip().removeprefix("--"))
+    for word in words:
+        if re.search(r"\s[a-z][a-z0-9-]*(=|$)", word) and not word.startswith(("comment=", "chdir=")):
+            hint = f"separate options by commas: {','.join(word.split())}"
+            raise ConfigError(f"expected OPTION=VALUE,…, got {word[:60]!r}", where="--slurm", hint=hint)
     return words
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import Host
+from orchestrator.inventory import Host, public_vars
 from orchestrator.inventory.secrets import SHOWN, hidden
 from orchestrator.plan import Knob, RunSpec, Skipped
 from orchestrator.plan.expectations import Expectation, expectation_of
@@ -85,7 +85,8 @@ class PlannedWith:
         return cls(plain, frameworks).without(secrets)
 
     def without(self, secrets: Sequence[str]) -> PlannedWith:
-        """Return a copy without the values of these variables, which may have been declared secret after it was written."""
+        """Return a copy without the values of these variables, and without ``vars`` that may be secret: earlier versions kept
+        them, and a variable may have been declared secret after the record was written."""
 
         def shown(host: Mapping[str, Any]) -> Mapping[str, Any]:
             env = host.get("env", {})
@@ -93,7 +94,8 @@ class PlannedWith:
                 name: hidden(name, value) if name in secrets and not value.startswith(SHOWN) else value
                 for name, value in env.items()
             }
-            return {**host, "env": public} if env else host
+            kept = {"vars": public_vars(host["vars"])} if isinstance(host.get("vars"), Mapping) else {}
+            return {**host, **kept, **({"env": public} if env else {})}
 
         return PlannedWith({name: shown(host) for name, host in self.hosts.items()}, self.frameworks)
 

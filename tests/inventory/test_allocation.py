@@ -62,6 +62,21 @@ def test_a_job_that_waits_has_no_hosts() -> None:
         names_of(slurm.parse("JobId=7 JobState=PENDING Reason=Resources NodeList=(null)"))
 
 
+@pytest.mark.parametrize("fields", ["HetJobId=7 HetJobOffset={}", "ArrayJobId=7 ArrayTaskId={}"])
+def test_a_job_of_several_parts_is_refused_with_their_numbers(
+    fields: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"JobId={7 + at} {fields.format(at)} JobState=RUNNING NodeList=n{at}\n" for at in range(2)]
+    (tmp_path / "scontrol").write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(lines) + "END\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    job = slurm.job("7")
+    assert job and job.components == ("7", "8")
+    with pytest.raises(ConfigError, match="got a heterogeneous job or an array: 7, 8") as caught:
+        names_of(job)
+    assert "--hosts slurm:8" in caught.value.hint
+
+
 def test_outside_of_a_job_the_way_into_one_is_named(tmp_path: Path) -> None:
     done = orch(tmp_path, "check", "--hosts", "slurm")
     assert done.returncode == 2

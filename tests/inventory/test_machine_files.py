@@ -130,3 +130,64 @@ def test_a_list_is_the_expression_that_it_folds_to(first: int, more: int) -> Non
     names = expand(f"gpu[{first}-{first + more}]")
     listed = read("\n".join(names) + "\n")
     assert [host.name for host in listed.hosts] == names == [host.name for host in from_expression(",".join(names)).hosts]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("rank 0=nodea slot=0:0-3\nrank 1=+n1 slot=1\n", "a rankfile of Open MPI"),
+        ("# ranks\nrank 0 = nodea slot=0:0-3  # first\n", "a rankfile of Open MPI"),
+        ("node1 8 all.q@node1 UNDEFINED\nnode2 8 all.q@node2 <NULL>\n", "$PE_HOSTFILE of Grid Engine"),
+        ("host1 0,1,2,3\nhost2 4,5,6,7\n", "$LSB_AFFINITY_HOSTFILE of LSF"),
+        ("NodeName=n1 Arch=x86_64 CoresPerSocket=32\n   CPUAlloc=0 CPUTot=64\n", "records of Slurm"),
+        ("NodeName=n[1-4] Gres=gpu:8 State=UNKNOWN\nPartitionName=gpu Nodes=ALL\n", "records of Slurm"),
+        ("(node1:ncpus=8:ngpus=2)+(node2:ncpus=8:ngpus=2)\n", "exec_vnode of PBS"),
+        ("node1/0+node1/1+node2/0\n", "exec_host of PBS"),
+        ("node1 rack=3,gpus=8,compute\nnode2 all\n", "a genders file"),
+        ("node[1-4] compute,gpu\n", "a genders file"),
+        ("10.0.0.1 node1 node1.site\n10.0.0.2 node2\n", "addresses with names"),
+        ("Host node1\n  HostName 10.0.0.1\n  User me\n", "an ssh configuration"),
+        ("node1,10.0.0.1,8\nnode2,10.0.0.2,8\n", "a table"),
+        ("name,address,gpus\nnode1,10.0.0.1,8\n", "a table"),
+        ("node1,10.0.0.1\nnode2,10.0.0.2\n", "a table"),
+        ("NODELIST NODES PARTITION STATE\nn1 1 gpu idle\n", "a table"),
+        ("local 0\nnode1 1 /home/me/a.out\n", "a procgroup of MPICH"),
+    ],
+)
+def test_a_file_of_another_tool_is_refused_by_its_name(text: str, name: str) -> None:
+    (fault,) = faults_of(lambda: read(text, "hosts.txt"))
+    assert fault.startswith(f"hosts.txt: expected a list of hosts, got {name}") and ". " in fault
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("a slot=8\nb slot=8\n", "got slot=. did you mean slots=8?"),
+        ("a cpus=8\n", "got cpus=. did you mean slots=8?"),
+        ("node1 np=8\n", "got np=. did you mean slots=8?"),
+        ("node1:8 binding=map=0,2\nnode2:8 binding=map=0,2\n", "got binding=. orch places and binds ranks itself"),
+        ("node1:4 user=bob\n", "got user=. write the user before the host: bob@node1"),
+        ("node1:4 ifname=eth1\n", "got ifname=. leave ifname= out"),
+        ("node1:8:mlx5_0\n", "expected a host name"),
+        ("node1*4\n", "expected a host name"),
+        ("^node1\n", "expected a host name"),
+        ("8/node1\n", "expected a host"),
+    ],
+)
+def test_a_setting_that_is_not_understood_is_not_lost(text: str, hint: str) -> None:
+    assert all(hint in fault or "got binding" in fault for fault in faults_of(lambda: read(text)))
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("node1:8\nnode2:8\n", [("node1", 8, None), ("node2", 8, None)]),
+        ("worker-1 slots=4\nworker-2 slots=4\n", [("worker-1", 4, None), ("worker-2", 4, None)]),
+        ("node1 ansible_host=10.0.0.1 my-var=3\n", [("node1", None, None)]),
+        ("node1 gpus=4 rack=3\n", [("node1", 4, None)]),
+        ("[gpu]\nnode1:2222 slot=8\n", [("node1", None, 2222)]),
+        ("gpu[01-02]\n", [("gpu01", None, None), ("gpu02", None, None)]),
+    ],
+)
+def test_what_is_understood_is_read_as_before(text: str, hosts: list[tuple[str, int | None, int | None]]) -> None:
+    assert [(host.name, host.gpus, host.ssh.port) for host in read(text).hosts] == hosts

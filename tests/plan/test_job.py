@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import os
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -29,6 +30,11 @@ from tests.support.judge import LIMIT_S
         ("time=1-12:00:00", ["--time=1-12:00:00"]),
         ("nodelist=n[1,3-4],n7,time=5m", ["--nodelist=n[1,3-4],n7", "--time=5"]),
         ("exclusive,gres=gpu:2", ["--exclusive", "--gres=gpu:2"]),
+        ("--partition=gpu --gres=gpu:8 -t 10", ["--partition=gpu", "--gres=gpu:8", "--time=10"]),
+        ("-p gpu,debug -t10 --qos high --exclusive", ["--partition=gpu,debug", "--time=10", "--qos=high", "--exclusive"]),
+        ("#!/bin/sh\n#SBATCH -A me\n# a comment\n#SBATCH --mem 3G\n", ["--account=me", "--mem=3G"]),
+        ("--constraint='a100&nvlink'", ["--constraint=a100&nvlink"]),
+        ("comment=two words,qos=x", ["--comment=two words", "--qos=x"]),
     ],
 )
 def test_options_are_those_of_sbatch_and_nodes_those_of_the_bench(text: str, options: list[str]) -> None:
@@ -49,6 +55,12 @@ def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
     [
         ("partition", 4, "expected OPTION=VALUE,…, got 'partition'"),
         ("partition=", 4, "got 'partition='"),
+        ("partition=gpu gres=gpu:8", 4, "separate options by commas: partition=gpu,gres=gpu:8"),
+        ("--partition gpu debug", 4, "expected options of sbatch, got 'debug'"),
+        ("-p gpu -Z 3", 4, "expected options of sbatch, got '-Z'"),
+        ("--gres --exclusive", 4, "expected a value after --gres"),
+        ("-J mine", 4, "orch finds the job by its name"),
+        ("--comment='x", 4, "expected paired quotes"),
         ("Partition=gpu", 4, "did you mean 'partition'?"),
         ("requeue=1", 4, "expected no requeue"),
         ("job-name=x", 4, "orch finds the job by its name"),
@@ -106,6 +118,11 @@ def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) 
         ("nodes=1,gpus-per-node=a100:8", ["slurm-0"], 8, 1),
         ("nodes=1,gres=gpu:a100:2,tmpdisk:3", ["slurm-0"], 2, 1),
         ("nodes=1,gres=gpu", ["slurm-0"], 1, 1),
+        ("nodes=1,gres=gpu:tesla:2(S:0-1)", ["slurm-0"], 2, 1),
+        ("nodes=1,gres=gres/gpu:h100:8", ["slurm-0"], 8, 1),
+        ("nodes=1,tres-per-node=gres/gpu=4", ["slurm-0"], 4, 1),
+        ("nodes=1,gres=gpu:a100:2(IDX:0,3),gpu:t4:1,shard:8", ["slurm-0"], 3, 1),
+        ("nodes=1,gres=gpu:1g.5gb:2", ["slurm-0"], 2, 1),
         ("nodes=1,gpus=16", ["slurm-0"], None, 1),
     ],
 )
@@ -115,6 +132,14 @@ def test_stand_ins_for_the_jobs_hosts_have_what_is_asked_for(text: str, names: l
     assert {(host.gpus, host.slots, host.transport) for host in hosts} == {(gpus, slots, "srun")}
     with pytest.raises(ConfigError, match="expected a number of nodes, got '4k'"):
         job_wanted("nodes=4k", 0).hosts  # noqa: B018 - asked for its refusal
+
+
+def test_the_printed_submission_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    options = "constraint=a100&nvlink,gres=gpu:tesla:2(S:0-1),comment=it is $HOME"
+    done = orch(tmp_path, "bench", "resnet50", "-f", "simulated", "--nodes", "1", "--slurm", options, "--dry-run")
+    words = shlex.split(done.stdout.splitlines()[0])
+    assert words[-5:-2] == ["--constraint=a100&nvlink", "--gres=gpu:tesla:2(S:0-1)", "--comment=it is $HOME"]
+    assert "'--constraint=a100&nvlink'" in done.stdout
 
 
 def test_a_dry_run_shows_the_submission_and_what_would_run_in_it(tmp_path: Path) -> None:
