@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.checks.containers import container_checks
 from orchestrator.inventory import REFERENCE, Host, takes_references
+from orchestrator.inventory.reserved import LAB_VARIABLE
 from orchestrator.inventory.versions import number
 from orchestrator.plan import Framework
 from orchestrator.plural import plural
@@ -226,7 +227,7 @@ def _private(host: Host, path: str) -> str:
 
     The inventory of a lab names the folders that each node has for itself, in ``vars.lab_private``.
     """
-    for folder in str(host.vars.get("lab_private", "")).split():
+    for folder in str(host.vars.get(LAB_VARIABLE, "")).split():
         if path.startswith(f"{folder}/"):
             return (
                 f"{folder} is private to each node of a lab: move the files to another one, such as /opt or /srv, or start the "

@@ -242,7 +242,9 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     from orchestrator.errors import ConfigError, DataError
     from orchestrator.plan import Limits
     from orchestrator.plan.suite import suite_of
+    from orchestrator.record import BenchDir
     from orchestrator.record.acceptance import CERTIFICATE
+    from orchestrator.record.benchfile import reached_inventory
 
     record, archived = folder.record(), folder.path / f"{CERTIFICATE}.tar"
     sign = Path(record.sign) if record.sign else None
@@ -251,6 +253,8 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
             sealed(folder, sign)
         _tell(certificate_of(folder), folder, archived, as_json)
         return
+    for attempt in record.attempts:
+        reached_inventory(BenchDir.open(folder.path / attempt.bench_id).record())
     selection = select(record.inventory)
     known = {host.name: host for host in selection.hosts}
     if gone := [name for name in record.hosts if name not in known]:

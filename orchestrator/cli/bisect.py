@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir
+    from orchestrator.record.benchfile import reached_inventory
     from orchestrator.results import Cell
 
 
@@ -99,7 +100,7 @@ def bisect(
     benches = find_bench(before), find_bench(after or before)
     pair, name = _pair(benches, by or [], case, metric)
     record = benches[1].record()
-    selection = select(hosts or record.inventory, source_of="" if hosts else f"bench {record.bench_id}")
+    selection = select(hosts or reached_inventory(record), source_of="" if hosts else f"bench {record.bench_id}")
     bases = tuple(dict.fromkeys((*template_bases(templates), *record.templates)))
     (folder,) = open_frameworks([pair[0].spec.framework], bases)
     machines = [

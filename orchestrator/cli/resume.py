@@ -35,6 +35,7 @@ def resume(
     from orchestrator.cli.acceptances import unfinished
     from orchestrator.cli.controller import go_on
     from orchestrator.inventory import open_inventory
+    from orchestrator.record.benchfile import reached_inventory
 
     if acceptance := unfinished(bench):
         accept_on(acceptance, accept_new=accept_new, retry_failed=retry_failed, as_json=as_json)
@@ -42,7 +43,7 @@ def resume(
     directory = find_bench(bench)
     record = directory.record()
     if record.planned_with and not changed_secrets:
-        hosts = [host for host in open_inventory(record.inventory).hosts if host.name in record.planned_with.hosts]
+        hosts = [host for host in open_inventory(reached_inventory(record)).hosts if host.name in record.planned_with.hosts]
         known_secrets(record, hosts, "add --changed-secrets")
     go_on(
         directory,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.errors import OrchError
     from orchestrator.inventory import Redaction
     from orchestrator.nodes.cluster import Cluster
-    from orchestrator.record import BenchDir, RunDir
+    from orchestrator.record import BenchDir, Project, RunDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,26 +45,30 @@ def add_to(app: typer.Typer) -> None:
 def status(
     hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, debug: Debug = False, as_json: Json = False
 ) -> None:
-    """Show which runs are active on which nodes, and the benches of this project."""
+    """Show which runs are active on which nodes, and the benches of this project; without an inventory only the benches."""
     from orchestrator.cli.job import note_unattended
     from orchestrator.inventory import fold
     from orchestrator.nodes.conversation import owner_words
     from orchestrator.nodes.fanout import each
     from orchestrator.nodes.remains import Remains
     from orchestrator.record import BenchDir as Benches
-    from orchestrator.record import holder
+    from orchestrator.record import Project, holder
     from orchestrator.record.journal import suspicion
     from orchestrator.record.refused import refusal
     from orchestrator.record.rundir import bench_folders
     from orchestrator.report.text import one_line
 
-    selection = select(hosts, exclude)
-    with selection.cluster(accept_new) as cluster:
-        errors: dict[str, OrchError] = cluster.open_what_answers()
-        answers, failed = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=20))
-    errors |= failed
+    project = Project.here(os.environ)
+    answers: dict[str, Any] = {}
+    errors: dict[str, OrchError] = {}
+    is_asked = bool(hosts or exclude) or _has_inventory(project)
+    if is_asked:
+        with select(hosts, exclude).cluster(accept_new) as cluster:
+            errors |= cluster.open_what_answers()
+            answers, failed = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=20))
+        errors |= failed
     doubtful = [fault for name, answer in answers.items() for fault in Remains.of(answer, name).errors(name)]
-    benches = [Benches.open(folder) for folder in reversed(bench_folders(selection.project.runs))]
+    benches = [Benches.open(folder) for folder in reversed(bench_folders(project.runs))]
     states = {bench.path.name: _counts(bench) for bench in benches}
     refused = {bench.path.name: reason for bench in benches if (reason := refusal(bench))}
     labels = {bench.path.name: label for bench in benches if (label := bench.record().label)}
@@ -90,7 +94,9 @@ def status(
     for run, names in by_run.items():
         typer.echo(f"running  {one_line(run)}  on {fold(names)}")
     idle = [host for host, answer in answers.items() if not answer["owner"]]  # who holds a node has a process there
-    if not answers:
+    if not is_asked:
+        typer.echo("no node is asked: this project has no inventory; --hosts names one", err=True)
+    elif not answers:
         typer.echo("no node answers")
     elif idle and not by_run and not doubtful:
         typer.echo(f"no orch processes on {fold(idle)}")
@@ -107,7 +113,7 @@ def status(
         typer.echo(f"bench    {name}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
         if bench_id in silent:
             typer.echo(one_line(f"silent   {bench_id}  {silent[bench_id]}"))
-    note_unattended(selection.project)
+    note_unattended(project)
     if refused:
         newest, reason = max(refused.items())
         count = plural(len(refused), "bench", "benches")
@@ -116,6 +122,14 @@ def status(
         from orchestrator.errors import Faults
 
         raise Faults([*errors.values(), *doubtful])
+
+
+def _has_inventory(project: Project) -> bool:
+    """Return False if nothing names an inventory, and the file that is the default does not exist."""
+    from pathlib import Path
+
+    source, why = project.inventory_source("", os.environ)
+    return why != "the default" or Path(source).exists()
 
 
 def _counts(bench: BenchDir) -> dict[str, int]:
@@ -164,6 +178,7 @@ def logs(
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete
     from orchestrator.record import Project
+    from orchestrator.record.benchfile import reached_inventory
     from orchestrator.record.evidence import log_bytes, setup_failed
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import lines_of, visible
@@ -206,7 +221,7 @@ def logs(
             f"{slot.host} {name}",
         )
         return
-    inventory = open_inventory(directory.record().inventory)
+    inventory = open_inventory(reached_inventory(directory.record()))
     if not raw:
         known_secrets(directory.record(), inventory.of([slot.host]), "add --raw")
     trust = trust_of(Project.here(os.environ), inventory.redaction())
@@ -290,15 +305,17 @@ def cancel(
     from orchestrator.inventory import fold
     from orchestrator.nodes.fanout import each
     from orchestrator.nodes.remains import Remains
+    from orchestrator.record.benchfile import reached_inventory
     from orchestrator.report.text import one_line
 
     if bench and _cancelled_job(bench):
         return
     directory = find_bench(bench) if bench else None
+    source = reached_inventory(directory.record()) if directory else ""
     if directory:
         _stop_controller(directory)
     runs: list[str | None] = [run.run_id for run in directory.runs(superseded=True)] if directory else [None]
-    selection = select(hosts or (directory.record().inventory if directory else ""), exclude)
+    selection = select(hosts or source, exclude)
     with selection.cluster(accept_new) as cluster:
         errors: list[OrchError] = list(cluster.open_what_answers().values())
         # Status comes first: once one node is stopped, the run's own controller may stop the others before this command does.

@@ -47,6 +47,7 @@ def stacks(
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each
     from orchestrator.record import Project
+    from orchestrator.record.benchfile import reached_inventory
     from orchestrator.record.hang_report import HangReport
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import one_line
@@ -59,7 +60,7 @@ def stacks(
         )
     run = current[-1]
     slots = read_manifest(run).placement.slots
-    inventory = open_inventory(directory.record().inventory)
+    inventory = open_inventory(reached_inventory(directory.record()))
     hosts = inventory.of([slot.host for slot in slots])
     trust = trust_of(Project.here(os.environ), inventory.redaction())
     with Cluster(hosts, trust, inventory.redaction()).open() as cluster:

@@ -20,6 +20,7 @@ from orchestrator.inventory import Redaction, open_inventory
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each
 from orchestrator.record import Project
+from orchestrator.record.benchfile import reached_inventory
 from orchestrator.site.live import Seen, Watched
 from orchestrator.transport import Trust
 
@@ -176,7 +177,7 @@ class _Asked:
         if self._cluster is None or not hosts <= known:
             self.disconnect()
             record = watched.bench.record()
-            inventory = open_inventory(record.inventory)
+            inventory = open_inventory(reached_inventory(record))
             chosen = inventory.of(sorted(hosts | known))
             known_secrets(record, chosen, "use orch serve --no-nodes")
             redaction = inventory.redaction()

@@ -19,6 +19,7 @@ from orchestrator.controller.reattach import Trace
 from orchestrator.controller.stage import Stage
 from orchestrator.controller.watch import Watch
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
+from orchestrator.inventory.reserved import LAB_VARIABLE
 from orchestrator.nodes.conversation import SupervisorLine
 from orchestrator.nodes.deploy import stage_payload
 from orchestrator.nodes.fanout import each, each_or_raise
@@ -35,8 +36,6 @@ __all__ = ["Launch", "Outcome"]
 
 MOST_SAMPLED = 8
 """Of nodes that are one machine, as in a lab, no more are sampled: each costs it 30 ms at its start, and all see the same."""
-_LAB = "lab_private"
-"""The variable of nodes of a lab of namespaces: each has a boot id of its own, and all are one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ class Launch:
         if errors:
             raise Faults(list(errors.values()))
         nodes = self.stage.cluster.nodes
-        machines = {name: _LAB in nodes[name].host.vars or line.hello.get("boot_id") for name, line in lines.items()}
+        machines = {name: LAB_VARIABLE in nodes[name].host.vars or line.hello.get("boot_id") for name, line in lines.items()}
         sampled = first_of_each(machines, MOST_SAMPLED)
         for name, peer in self.watch.peers.items():
             self.watch.listen(lines[name])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.errors import DataError
-from orchestrator.inventory import Host
+from orchestrator.errors import ConfigError, DataError
+from orchestrator.inventory import Host, is_loopback
+from orchestrator.inventory.reserved import LAB_VARIABLE
 from orchestrator.plan import Limits, RunSpec, Schedule, Skipped
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.expectations import Expectation
@@ -22,7 +24,7 @@ from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import PlanEntry, PlannedWith, RungRecord, TuneRecord
 from orchestrator.record.bisect_record import BisectRecord, bisect
 
-__all__ = ["BenchRecord", "bench_record"]
+__all__ = ["BenchRecord", "bench_record", "reached_inventory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class BenchRecord:
     frameworks come from, the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names the
     runs that the bench ended without. ``skipped`` are the configurations that were requested and are impossible, ``devices`` by
     host those that options chose, ``job`` the options of sbatch of the job that it submitted. ``spares`` are the hosts that may
-    take the places of others, ``replaced`` those that have, by the host that was lost.
+    take the places of others, ``replaced`` those that have, by the host that was lost. ``lab`` is the marker of the lab of
+    namespaces that it ran in: outside, the addresses of its nodes may be those of real machines.
     """
 
     bench_id: str
@@ -64,6 +67,7 @@ class BenchRecord:
     profile: Profile | None = None
     spares: tuple[str, ...] = ()
     replaced: Mapping[str, str] = field(default_factory=dict)
+    lab: str = ""
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> BenchRecord:
@@ -109,6 +113,8 @@ class BenchRecord:
                 content[name] = asdict(search)
         if self.label:
             content["label"] = self.label
+        if self.lab:
+            content["lab"] = self.lab
         if self.skipped:
             content["skipped"] = [asdict(configuration) for configuration in self.skipped]
         if self.devices:
@@ -204,6 +210,20 @@ class BenchRecord:
         )
 
 
+def reached_inventory(record: BenchRecord, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the inventory through which the nodes of a bench are reached.
+
+    Raises ConfigError for a bench of a lab outside of any lab: its nodes have private addresses, which there may be those of
+    machines of somebody else.
+    """
+    planned = record.planned_with.hosts.values() if record.planned_with else ()
+    is_of_lab = record.lab or any(LAB_VARIABLE in host.get("vars", {}) for host in planned)
+    if is_of_lab and not environment.get("ORCH_LAB"):
+        message = "this bench ran in a lab, and its nodes are only reached in there"
+        raise ConfigError(message, where=record.bench_id, hint="repeat the command inside: orch lab exec -- orch …")
+    return record.inventory
+
+
 def bench_record(
     plan: Bench,
     borrowed: Mapping[str, str],
@@ -243,6 +263,7 @@ def bench_record(
         notes=tuple(notes),
         job=tuple(job),
         spares=tuple(host.name for host in spares),
+        lab="" if any(is_loopback(host.address) for host in hosts) else os.environ.get("ORCH_LAB", ""),
     )
     return record.planned(plan, plan.planned())
 
@@ -275,6 +296,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "profile": ("profile", parts.profile),
     "spares": ("spares", parts.texts),
     "replaced": ("replaced", parts.names),
+    "lab": ("lab", parts.text),
 }
 """For each field of a record: its key in the file and its reader."""
 _MAY_BE_NULL = {"templates", "limits", "planned_with", "plan", "created"}

@@ -18,7 +18,7 @@ from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record.bench_parts import PlannedWith, RungRecord
-from orchestrator.record.benchfile import BenchRecord
+from orchestrator.record.benchfile import BenchRecord, reached_inventory
 from orchestrator.record.journal import Event
 from orchestrator.record.reread import folders_of
 from orchestrator.record.rundir import BenchDir
@@ -56,7 +56,7 @@ def reopen(bench: BenchDir) -> Reopened:
     if missing_runs := [run_id for run_id in order if run_id not in record.plan]:
         raise damaged(path, f"plan: expected every run of the bench, {missing_runs[0]} is missing")
     folders = folders_of(bench, ())
-    inventory = open_inventory(record.inventory)
+    inventory = open_inventory(reached_inventory(record))
     try:
         hosts = inventory.of(record.hosts)
         hosts = tuple(with_devices(host, record.devices[host.name]) if host.name in record.devices else host for host in hosts)

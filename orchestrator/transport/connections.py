@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
+from orchestrator.inventory.reserved import LAB_VARIABLE
 from orchestrator.transport.protocols import Connector, OtherTransportNeeded, Transport
 from orchestrator.transport.trust import Trust
 
@@ -88,7 +89,7 @@ class Connections:
 
 def _refuse_outside_its_lab(host: Host) -> None:
     """Raise ConfigError for a node of a namespace lab outside that lab, where its address may be that of a real machine."""
-    if "lab_private" in host.vars and not os.environ.get("ORCH_LAB"):
+    if LAB_VARIABLE in host.vars and not os.environ.get("ORCH_LAB"):
         message, hint = (
             "it is a node of a lab, whose address is valid only inside the lab",
             "run the command in the lab: orch lab exec -- orch …",
