@@ -46,7 +46,7 @@ _LINE_CHARACTERS = 2000
 _LINES = 400
 _BOX_LINES = 60
 _WARNING_LINES = 12
-_TRAILING = 8
+_TRAILING = 3
 """So many last lines are the end of a log that has no statement of an end."""
 
 

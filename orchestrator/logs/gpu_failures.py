@@ -6,6 +6,13 @@ from orchestrator.logs.known_failure import known
 
 __all__ = ["GPU"]
 
+
+def _number(*codes: int) -> str:
+    """Return the pattern of CUDA's error codes as programs print them without their names."""
+    numbers = "|".join(map(str, codes))
+    return rf"\bcuda ?(?:runtime |driver )?(?:error|failure)(?: code)?[ :=(#]{{1,3}}(?:{numbers})\b"
+
+
 GPU = (
     known(
         "driver_too_old",
@@ -17,6 +24,8 @@ GPU = (
         "unsatisfied condition: (?:cuda|driver)",
         "PTX was compiled with an unsupported toolchain",
         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        "cudaErrorUnsupportedPtxVersion",
+        _number(35, 222),
         explains=("no_device",),
     ),
     known(
@@ -26,6 +35,7 @@ GPU = (
         "forward compatibility was attempted on non",
         "CUDA_ERROR_COMPAT_NOT_SUPPORTED",
         "cudaErrorCompatNotSupportedOnDevice",
+        _number(804),
         explains=("no_device",),
     ),
     known(
@@ -37,6 +47,7 @@ GPU = (
         "unsupported display driver / cuda driver combination",
         "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
         "cudaErrorSystemDriverMismatch",
+        _number(803),
         explains=("no_device",),
     ),
     known(
@@ -47,6 +58,7 @@ GPU = (
         "system not yet initialized",
         "CUDA_ERROR_SYSTEM_NOT_READY",
         "cudaErrorSystemNotReady",
+        _number(802),
         explains=("no_device",),
     ),
     known(
@@ -58,6 +70,7 @@ GPU = (
         r"CUDA(?: driver)? (?:error|failure)\b.{0,40}\bunknown error",
         "CUDA_ERROR_UNKNOWN",
         r"\bcudaErrorUnknown",
+        _number(999),
         is_often_harmless=True,
         explains=("no_device",),
     ),
@@ -89,6 +102,8 @@ GPU = (
         "hardware stack error",
         "CUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE",
         "cudaError(?:ECC|Nvlink)Uncorrectable",
+        "cudaErrorHardwareStackError",
+        _number(214, 220, 714),
         # These are what a program does to a GPU, and its end.
         unless=r"Xid \([^)]{1,40}\): (?:13|31|43|45)\b",
     ),
@@ -100,6 +115,8 @@ GPU = (
         r"\bcudaErrorDevicesUnavailable",
         "CUDA_ERROR_DEVICE_UNAVAILABLE",
         "exclusive-thread device already in use",
+        "cudaErrorDeviceAlreadyInUse",
+        _number(46, 54),
     ),
     known(
         "out_of_memory",
@@ -116,6 +133,7 @@ GPU = (
         r"Resource exhausted: (?:Out of memory|Failed to allocate)",
         r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|XLA:TPU compile)",
         "Out of memory error on GPU",
+        _number(2),
         unless="the caller indicates that this is not a failure",
     ),
     known(
@@ -125,6 +143,7 @@ GPU = (
         " in the inventory names the call",
         "device-side assert triggered",
         "CUDA_ERROR_ASSERT|cudaErrorAssert",
+        _number(710),
     ),
     known(
         "illegal_access",
@@ -137,6 +156,7 @@ GPU = (
         "misaligned address|CUDA_ERROR_MISALIGNED_ADDRESS|cudaErrorMisalignedAddress",
         "an illegal instruction was encountered",
         "Memory access fault by GPU",
+        _number(700, 715, 716, 719),
     ),
     known(
         "no_kernel_image",
@@ -146,6 +166,8 @@ GPU = (
         "CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorNoKernelImageForDevice",
         "which is too old to be supported by the triton GPU compiler",
         "hipErrorNoBinaryForGpu",
+        "invalid device function|cudaErrorInvalidDeviceFunction",
+        _number(98, 209),
     ),
     known(
         "peer_access",
@@ -156,6 +178,7 @@ GPU = (
         "peer mapping resources exhausted",
         "mapping of buffer object failed",
         "cudaErrorPeerAccess(?:Unsupported|NotEnabled)|CUDA_ERROR_PEER_ACCESS_(?:UN|NOT)",
+        _number(205, 217),
     ),
     known(
         "duplicate_gpu",
@@ -169,7 +192,7 @@ GPU = (
         "the program found no GPU",
         "check nvidia-smi -L on the node, and vars.cuda_visible_devices",
         "no CUDA-capable device is detected",
-        "CUDA_ERROR_(?:NO|INVALID)_DEVICE|cudaErrorNoDevice|cudaErrorInvalidDevice",
+        "CUDA_ERROR_(?:NO|INVALID)_DEVICE|cudaErrorNoDevice|cudaErrorInvalidDevice\\b",
         "Found no NVIDIA driver on your system",
         "invalid device ordinal",
         "No CUDA GPUs are available",
@@ -178,6 +201,7 @@ GPU = (
         "torch.cuda.is_available\\(\\) is False",
         "couldn't communicate with the NVIDIA driver",
         "Unable to initialize backend '(?:cuda|gpu|rocm)'",
+        _number(100, 101),
         is_often_harmless=True,
     ),
 )

@@ -90,7 +90,7 @@ NETWORK = (
         "ranks called different collective operations, or with different sizes",
         "look at what the ranks do differently: a fault of the program",
         "mismatch between collectives",
-        r"Mismatched (?:all|broad|reduce|data type)\w{0,20} ",
+        r"Mismatched (?:all|broad|reduce|collective|data type)\w{0,20} ",
         "collective .{0,60}mismatch",
     ),
     known(
