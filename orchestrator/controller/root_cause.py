@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any
 
 from orchestrator.checks.differences import sentences
@@ -45,15 +45,22 @@ _Facts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """A failure with its last log lines (``words``) and the name of the log that holds them; empty without any."""
+    """A failure with its last log lines (``words``) and the name of the log that holds them; empty without any. ``warned``:
+    what NCCL says of failures on the standard output of a rank whose other words are on its standard error."""
 
     error: OrchError
     log: str = ""
     words: Sequence[str] = ()
+    warned: Sequence[str] = ()
 
     @property
     def text(self) -> str:
-        return "\n".join(self.words)
+        return "\n".join([*self.warned, *self.words])
+
+    @property
+    def is_by_itself(self) -> bool:
+        """Whether the program ended by itself, so that its last lines are about its end."""
+        return _BY_ITSELF.search(self.error.message) is not None
 
 
 def with_cause(error: OrchError | None, rivals: Sequence[OrchError], run: RunDir, facts: _Facts) -> OrchError | None:
@@ -180,9 +187,10 @@ def _last_step(run: RunDir, host: str, record: ExitRecord, planned: Manifest) ->
 
 def _lines_of_early_end(death: _Death, lost: Iterable[OrchError], run: RunDir, facts: _Facts) -> Iterator[str]:
     yield death.error.cause
-    for other in list(lost)[:_SHOWN_LOSSES]:
-        if sentence := last_output(_last_words(other, run).words, exceptions_only=True):
-            yield f"  {other.host}: {other.message}; {sentence}"
+    for other in islice(lost, _SHOWN_LOSSES):
+        said = _last_words(other, run)
+        sentence = last_output(said.words, exceptions_only=said.log.endswith(".out"))
+        yield f"  {other.host}: {other.message}{f'; {sentence}' if sentence else ''}"
     yield from _hint_lines(death, None, facts)
 
 
@@ -212,6 +220,8 @@ def _diagnosis(death: _Death, run: RunDir) -> Failure | None:
     with suppress(DataError):
         record = exit_record(run, death.error.host)
     finding = diagnose(death.text, record.memory_kills(_rank(death.error)) if record else 0)
+    if finding and finding.is_of_start and not death.is_by_itself:
+        return None  # What was ended from outside had started.
     return finding if finding and finding.kind != "ended_elsewhere" else None
 
 
@@ -248,11 +258,18 @@ def _last_words(error: OrchError, run: RunDir) -> _Death:
     setup = (SETUP_LOG,) if setup_failed(run, error.host) else ()
     for name in (*setup, *streams, "node.err", "node.out"):
         path = run.log_path(error.host, name)
-        if path.is_file():
-            text = last_bytes(run, error.host, name, _READ_BYTES).decode("utf-8", "replace")
-            if lines := [line for line in text.splitlines() if line.strip()]:
-                return _Death(error, name, lines)
+        if path.is_file() and (lines := _last_lines(run, error.host, name)):
+            warned: list[str] = []
+            output = name.removesuffix(".err") + ".out"
+            if name in streams and output != name and run.log_path(error.host, output).is_file():
+                warned = [line for line in _last_lines(run, error.host, output) if "NCCL WARN" in line]
+            return _Death(error, name, lines, warned)
     return _Death(error)
+
+
+def _last_lines(run: RunDir, host: str, name: str) -> list[str]:
+    text = last_bytes(run, host, name, _READ_BYTES).decode("utf-8", "replace")
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def _rank(error: OrchError) -> int | None:

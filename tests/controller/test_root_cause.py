@@ -148,6 +148,24 @@ def test_a_step_is_no_sentence_and_that_of_a_setup_line_is(tmp_path: Path) -> No
     assert error is not None and error.cause == "last output: setup: line 1 (false) ended with exit code 1"
 
 
+def test_what_nccl_warns_of_on_standard_output_explains_what_the_program_says(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "r1")
+    lost = "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+    first = failed(run, {"node1": (0, lost, None, 1)})
+    warning = "n1:7:9 [1] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_2:1 Got async event : port error\n"
+    run.log_path("node1", "rank-0.out").write_text(f"orch step=3\n{warning}")
+    error = with_cause(first, (), run, {"node1": {}})
+    assert error is not None and error.cause.startswith("an InfiniBand or RoCE port went down;")
+    assert "mlx5_2:1 Got async event" in (error.hint or "")
+
+
+def test_a_program_that_was_ended_from_outside_had_started(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "r1")
+    failed(run, {"node1": (0, "cat: /sys/class/x: No such file or directory\n", "SIGKILL", None)})
+    error = with_cause(RunError("rank 0 ended with SIGKILL", kind="rank_failed", host="node1"), (), run, {})
+    assert error is not None and error.cause == ""
+
+
 # --- a rank that leaves early with exit code 0
 
 GONE = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.11.0.3]:39114\n"
