@@ -12,7 +12,7 @@ from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import AcceptNew, Json, Sign, print_json
 from orchestrator.cli.sealing import sealable
-from orchestrator.cli.stored import named_in, note, opened, say, signer_of
+from orchestrator.cli.stored import named_in, note, opened, say, signer_of, standing
 
 if TYPE_CHECKING:
     from orchestrator.record import BenchDir
@@ -110,7 +110,7 @@ def pull(
     with opened(where, accept_new) as store:
         listing = store.open().listing()
         if not names:
-            _list(store, listing, as_json)
+            _list(store, listing, signers, as_json)
             if listing.damaged:
                 raise Faults(list(listing.damaged.values()))
             return
@@ -173,12 +173,12 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
     make_folder(into, is_input=True)
     # Unpacked beside its place, so that it appears complete; commands do not look into hidden folders of runs/.
     with (
-        store.fetched(entry.seal) as path,
+        store.fetched(entry.seal, entry.size_bytes) as path,
         failures(into, is_input=True),
         TemporaryDirectory(prefix=".pull-", dir=into) as part,
     ):
         unpacked = store.unpacked(path, entry.seal, Path(part), entry.id)
-        by = signer_of(store, entry.seal, path, signers)
+        by = signer_of(store, entry.seal, signers)
         archive, difference = unpacked.archive, unpacked.difference
         target = into / archive.bench_id  # which is verified, unlike what an index says
         is_new = _placed(unpacked.folder, target, store.title)
@@ -209,11 +209,12 @@ def _placed(folder: Path, target: Path, where: str) -> bool:
     return True
 
 
-def _list(store: Store, listing: Listing, as_json: bool) -> None:
+def _list(store: Store, listing: Listing, signers: Path | None, as_json: bool) -> None:
     from orchestrator.report.store import render
 
+    signed = {seal: standing(store, seal, signers) for seal in listing.signed}
     if as_json:
-        print_json({"store": store.title, "archives": listing.rows()})
+        print_json({"store": store.title, "archives": listing.rows(signed)})
         return
     note(listing)
     if not listing.entries:
@@ -221,4 +222,4 @@ def _list(store: Store, listing: Listing, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    render(listing.rows(), Console(), f"orch pull {store.title} --json")
+    render(listing.rows(signed), Console(), f"orch pull {store.title} --json")

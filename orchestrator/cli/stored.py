@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.record.archive import Archive
     from orchestrator.store import Entry, Listing, Store
 
-__all__ = ["history_from", "is_store", "named_in", "note", "opened", "say", "signer_of", "verify_store"]
+__all__ = ["history_from", "is_store", "named_in", "note", "opened", "say", "signer_of", "standing", "verify_store"]
 
 _LEAST_DIGITS = 4
 
@@ -86,9 +86,10 @@ def verify_store(where: str, quoted: str, signers: Path | None, *, accept_new: b
             if f"{seal}.tar" in listing.damaged:
                 continue
             try:
-                with store.fetched(seal) as path, TemporaryDirectory(prefix="orch-") as folder:
-                    unpacked = store.verified(path, listing.entries[seal], Path(folder))
-                    by = signer_of(store, seal, path, signers)
+                entry = listing.entries[seal]
+                with store.fetched(seal, entry.size_bytes) as path, TemporaryDirectory(prefix="orch-") as folder:
+                    unpacked = store.verified(path, entry, Path(folder))
+                    by = signer_of(store, seal, signers)
             except DataError as error:
                 faults.append(error)
                 continue
@@ -125,22 +126,40 @@ def named_in(listing: Listing, name: str, where: str) -> Entry:
     raise ConfigError(f"no archive {name!r}", where=where, hint=hint)
 
 
-def signer_of(store: Store, seal: str, path: Path, signers: Path | None) -> str:
-    """Return who signed a fetched archive; nothing if nobody asks. Raises DataError that names the signature in the store."""
+def signer_of(store: Store, seal: str, signers: Path | None) -> str:
+    """Return who of the allowed signers has signed an archive; nothing if nobody asks. Raises DataError if none has."""
+    from tempfile import TemporaryDirectory
+
     from orchestrator.errors import DataError
     from orchestrator.record.signature import signer
 
-    signature, where = path.with_name(f"{path.name}.sig"), f"{store.where(seal)}.sig"
     if not signers:
         return ""
-    if not signature.is_file():
-        hint = "whoever vouches for the archive can add one: orch push --sign KEY"
-        raise DataError("expected a signature, found none", kind="state_damaged", where=where, hint=hint)
-    try:
-        return signer(seal, signature, signers)
-    except DataError as error:
-        error.where = where
-        raise
+    hint = "whoever vouches for the archive can add one: orch push --sign KEY"
+    fault = DataError("expected a signature, found none", kind="state_damaged", where=f"{store.where(seal)}.sig", hint=hint)
+    with TemporaryDirectory(prefix="orch-") as folder:
+        signature = Path(folder, "archive.tar.sig")
+        for content in store.signatures(seal):
+            signature.write_bytes(content)
+            try:
+                return signer(seal, signature, signers)
+            except DataError as error:
+                error.where = f"{store.where(seal)}.sig"
+                fault = error
+    raise fault
+
+
+def standing(store: Store, seal: str, signers: Path | None) -> str:
+    """Return in words what the signatures of an archive are worth: ``verified`` and by whom, ``unverified``, or ``invalid``."""
+    from orchestrator.errors import DataError
+    from orchestrator.record.signature import is_signature
+
+    if signers:
+        try:
+            return f"verified: {signer_of(store, seal, signers)}"
+        except DataError:
+            pass
+    return "unverified" if any(is_signature(seal, content) for content in store.signatures(seal)) else "invalid"
 
 
 def note(listing: Listing) -> None:

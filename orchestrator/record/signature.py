@@ -7,16 +7,21 @@ What is signed is the seal as a line of text, so that a signature can be verifie
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
+import re
+import struct
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from orchestrator.errors import ConfigError, DataError
 
-__all__ = ["NAMESPACE", "check_key", "sign", "signer"]
+__all__ = ["NAMESPACE", "check_key", "is_signature", "key_of", "sign", "signer"]
 
 NAMESPACE = "orch"
+_ARMOUR = re.compile(rb"-----BEGIN SSH SIGNATURE-----\s([A-Za-z0-9+/=\s]+)-----END SSH SIGNATURE-----")
 _TIMEOUT_S = 120
 
 
@@ -43,6 +48,36 @@ def sign(seal: str, key: Path) -> bytes:
         hint = "a passphrase needs a terminal, or an agent: ssh-add KEY"
         raise ConfigError(f"ssh-keygen does not sign: {_said(done)}", where=f"--sign {key}", hint=hint)
     return done.stdout
+
+
+def key_of(signature: bytes) -> str:
+    """Return what tells the key of a signature from others, 16 hexadecimal digits; empty for what is no signature of a seal.
+
+    The format is that of PROTOCOL.sshsig of OpenSSH: magic, version, public key, namespace, each text after its length.
+    """
+    armoured = _ARMOUR.fullmatch(signature.strip())
+    try:
+        blob = base64.b64decode(b"".join(armoured[1].split()), validate=True) if armoured else b""
+        magic, version, length = struct.unpack_from(">6sII", blob)
+        key = blob[14 : 14 + length]
+        (length,) = struct.unpack_from(">I", blob, 14 + len(key))
+    except (ValueError, struct.error):
+        return ""
+    namespace = blob[18 + len(key) : 18 + len(key) + length]
+    if (magic, version, namespace) != (b"SSHSIG", 1, NAMESPACE.encode()):
+        return ""
+    return hashlib.sha256(key).hexdigest()[:16]
+
+
+def is_signature(seal: str, signature: bytes) -> bool:
+    """Return True for a valid signature of a seal, by whatever key."""
+    if not key_of(signature):
+        return False
+    with TemporaryDirectory(prefix="orch-") as temporary:
+        copy = Path(temporary) / "signature"
+        copy.write_bytes(signature)
+        argv = ["-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(copy)]
+        return _keygen(argv, f"{seal}\n".encode()).returncode == 0
 
 
 def signer(seal: str, signature: Path, allowed: Path) -> str:

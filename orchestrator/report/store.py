@@ -24,6 +24,7 @@ def render(rows: Sequence[Mapping[str, Any]], console: Console, elsewhere: str) 
 
 def _texts(row: Mapping[str, Any]) -> tuple[str, ...]:
     when, counts = row["created"][:16].replace("T", " "), f"{row['measured']} of {row['runs']}"
-    size, signed = f"{row['size_bytes'] / 1e6:.1f}", "yes" if row["signed"] else ""
-    texts = (when, row["id"], row["label"], counts, ", ".join(row["measures"]), size, signed, row["seal"][:_SHOWN_DIGITS])
+    size = f"{row['size_bytes'] / 1e6:.1f}"
+    measures, seal = ", ".join(row["measures"]), row["seal"][:_SHOWN_DIGITS]
+    texts = (when, row["id"], row["label"], counts, measures, size, row["signed"], seal)
     return tuple(map(one_line, texts))

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
@@ -18,6 +18,7 @@ from orchestrator.errors import ConfigError, DataError, OrchError, RunError
 from orchestrator.files import failures
 from orchestrator.record.archive import Archive, Contents, Unpacked, unpack
 from orchestrator.record.archive_record import Head, head_of
+from orchestrator.record.signature import key_of
 from orchestrator.record.state_file import damaged
 from orchestrator.store.index import Entry, entry_of, read_index, write_index
 from orchestrator.store.place import Place, readable
@@ -30,6 +31,8 @@ SCHEMA = 1
 _MARKER, _INDEX, _ARCHIVES = "orch-store.json", "index.sqlite", "archives"
 _OWN = {_MARKER, _INDEX, _ARCHIVES}
 _SEALED = re.compile(r"([0-9a-f]{64})\.tar")
+_SIGNATURE = re.compile(r"([0-9a-f]{64})\.tar(?:\.[0-9a-f]{16})?\.sig")
+_MARKER_BYTES, _INDEX_BYTES, _SIGNATURE_BYTES = 1 << 16, 1 << 30, 1 << 16
 _ATTEMPTS = 20
 _PAUSE_S = 0.2
 
@@ -46,8 +49,11 @@ class Listing:
     index: OrchError | None
     is_indexed: bool
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return what is known of each archive, oldest first, for JSON; sizes in bytes."""
+    def rows(self, signed: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return what is known of each archive, oldest first, for JSON; sizes in bytes.
+
+        ``signed`` is what the signatures of an archive are worth.
+        """
         ordered = sorted(self.entries.values(), key=lambda entry: (entry.created, entry.id, entry.seal))
         return [
             {
@@ -59,7 +65,7 @@ class Listing:
                 "measures": entry.measures,
                 "size_bytes": entry.size_bytes,
                 "orch": entry.orch,
-                "signed": entry.seal in self.signed,
+                "signed": signed.get(entry.seal, ""),
                 "seal": entry.seal,
             }
             for entry in ordered
@@ -118,7 +124,7 @@ class Store:
         """
         name, size = f"{archive.seal}.tar", path.stat().st_size
         if signature:
-            self.place.publish(f"{_ARCHIVES}/{name}.sig", signature)
+            self._add_signature(archive.seal, signature)
         if self._size(name) == size and not again:
             return False
         self.place.publish(f"{_ARCHIVES}/{name}", path)
@@ -126,6 +132,37 @@ class Store:
             message = f"expected {size} bytes as sent, found {stored if stored is not None else 'none'}"
             raise DataError(message, kind="storage_failed", where=self.where(archive.seal), hint="push again")
         return True
+
+    def _add_signature(self, seal: str, signature: Path) -> None:
+        """Publish a signature beside those that others have made of the same archive: each has a name by its key."""
+        name = f"{_ARCHIVES}/{seal}.tar.sig"
+        with self._temporary() as folder:
+            known = folder / "known.sig"
+            try:
+                self.place.fetch(name, known, _SIGNATURE_BYTES)
+            except (FileNotFoundError, DataError):  # none, or something else under its name
+                known.write_bytes(b"")
+            keys = key_of(known.read_bytes()), key_of(signature.read_bytes())
+        if not keys[1]:
+            raise DataError(
+                "expected a signature of ssh-keygen, found something else", kind="state_damaged", where=str(signature)
+            )
+        if keys[0] not in ("", keys[1]):
+            name = f"{_ARCHIVES}/{seal}.tar.{keys[1]}.sig"
+        self.place.publish(name, signature)
+
+    def signatures(self, seal: str) -> Iterator[bytes]:
+        """Yield what is in the store under the names of signatures of an archive."""
+        names = self.place.sizes(_ARCHIVES)
+        if names is None:
+            names = {f"{seal}.tar.sig": None}
+        for name in sorted(names):
+            match = _SIGNATURE.fullmatch(name)
+            if not match or match[1] != seal:
+                continue
+            with self._temporary() as folder, suppress(FileNotFoundError, DataError):
+                self.place.fetch(f"{_ARCHIVES}/{name}", folder / "sig", _SIGNATURE_BYTES)
+                yield (folder / "sig").read_bytes()
 
     def listing(self) -> Listing:
         """Return what is in the store: from the index, and from the heads of archives that are not in it."""
@@ -164,7 +201,7 @@ class Store:
                 continue  # removed meanwhile
             except DataError as error:
                 problems[f"{seal}.tar"] = error
-        signed = frozenset(seal for seal in sizes if f"{seal}.tar.sig" in names)
+        signed = frozenset(match[1] for name in names if (match := _SIGNATURE.fullmatch(name)) and match[1] in sizes)
         return Listing(entries, signed, problems, fault, is_indexed)
 
     def index(self) -> Listing:
@@ -187,18 +224,14 @@ class Store:
         raise RunError(message, kind="storage_failed", where=f"{self.title}/{_INDEX}", hint=hint)
 
     @contextmanager
-    def fetched(self, seal: str) -> Iterator[Path]:
-        """Copy an archive into a temporary folder, as ``archive.tar``, with ``archive.tar.sig`` if it is signed."""
+    def fetched(self, seal: str, size_bytes: int) -> Iterator[Path]:
+        """Copy an archive into a temporary folder, as ``archive.tar``."""
         with self._temporary() as folder:
             path = folder / "archive.tar"
             try:
-                self.place.fetch(f"{_ARCHIVES}/{seal}.tar", path)
+                self.place.fetch(f"{_ARCHIVES}/{seal}.tar", path, size_bytes)
             except FileNotFoundError:
                 raise damaged(self.where(seal), "expected the archive, found none", self._remedy()) from None
-            try:
-                self.place.fetch(f"{_ARCHIVES}/{seal}.tar.sig", path.with_name("archive.tar.sig"))
-            except FileNotFoundError:
-                path.with_name("archive.tar.sig").unlink(missing_ok=True)
             yield path
 
     def unpacked(self, path: Path, seal: str, into: Path, name: str = "BENCH") -> Unpacked:
@@ -230,7 +263,7 @@ class Store:
         where = f"{self.title}/{_MARKER}"
         with self._temporary() as folder:
             try:
-                self.place.fetch(_MARKER, folder / _MARKER)
+                self.place.fetch(_MARKER, folder / _MARKER, _MARKER_BYTES)
             except (FileNotFoundError, NotADirectoryError):
                 return False
             marker = strict_json((folder / _MARKER).read_bytes(), where, "state_damaged")
@@ -241,7 +274,7 @@ class Store:
     def _index(self) -> tuple[dict[str, Entry], list[str]]:
         with self._temporary() as folder:
             try:
-                self.place.fetch(_INDEX, folder / _INDEX)
+                self.place.fetch(_INDEX, folder / _INDEX, _INDEX_BYTES)
             except FileNotFoundError:
                 return {}, []
             return read_index(folder / _INDEX, f"{self.title}/{_INDEX}")
@@ -255,7 +288,7 @@ class Store:
         try:
             head = head_of(lambda start, count: self.place.read(name, start, count), size, seal, where)
             if not head.history:
-                with self.fetched(seal) as path, TemporaryDirectory(prefix="orch-") as folder:
+                with self.fetched(seal, size) as path, TemporaryDirectory(prefix="orch-") as folder:
                     archive = self.unpacked(path, seal, Path(folder)).archive
                     head = Head(archive.files, archive.orch, archive.history, archive.tables)
             return entry_of(seal, size, head, where)

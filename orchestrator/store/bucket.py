@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
+from orchestrator.store.place import too_long
 
 __all__ = ["SCHEMES", "BucketPlace"]
 
@@ -76,10 +77,23 @@ class BucketPlace:
         # A web server may know no ranges, and send all.
         return data[start : start + size] if len(data) > size else data
 
-    def fetch(self, name: str, target: Path) -> None:
+    def fetch(self, name: str, target: Path, most: int) -> None:
         """Copy an object."""
+        from fsspec.callbacks import Callback
+
+        where = f"{self.title}/{name}"
+
+        class Limit(Callback):  # type: ignore[misc, unused-ignore]
+            """Counts what has come."""
+
+            def call(self, *_: object, **__: object) -> None:
+                if self.value > most:
+                    raise too_long(where, most)
+
         with self._translated(name):
-            self._files.get_file(self._path(name), str(target))
+            self._files.get_file(self._path(name), str(target), callback=Limit())
+        if target.stat().st_size > most:
+            raise too_long(where, most)
 
     def publish(self, name: str, source: Path) -> None:
         """Put an object; of one in parts, the service shows nothing before the last."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.files import failures, sync_directory
-from orchestrator.store.place import HINT, PIECE_BYTES, readable, sha256_of
+from orchestrator.files import failures, open_regular, sync_directory
+from orchestrator.store.place import HINT, PIECE_BYTES, readable, sha256_of, too_long
 
 __all__ = ["DirectoryPlace"]
 
@@ -42,19 +45,40 @@ class DirectoryPlace:
                 sizes: dict[str, int | None] = {}
                 for entry in shown:
                     with suppress(FileNotFoundError):  # removed meanwhile
-                        sizes[entry.name] = entry.stat().st_size if entry.is_file() else None
+                        is_file = entry.is_file(follow_symlinks=False)
+                        sizes[entry.name] = entry.stat(follow_symlinks=False).st_size if is_file else None
                 return sizes
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of a file."""
-        with readable(self._root), (self._root / name).open("rb") as stream:
+        with self._opened(name) as stream:
             stream.seek(start)
             return stream.read(size)
 
-    def fetch(self, name: str, target: Path) -> None:
+    def fetch(self, name: str, target: Path, most: int) -> None:
         """Copy a file."""
-        with readable(self._root), (self._root / name).open("rb") as stream, target.open("xb") as out:
-            shutil.copyfileobj(stream, out, PIECE_BYTES)
+        with self._opened(name) as stream, target.open("xb") as out:
+            left = most
+            while piece := stream.read(PIECE_BYTES):
+                left -= len(piece)
+                if left < 0:
+                    raise too_long(str(self._root / name), most)
+                out.write(piece)
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[IO[bytes]]:
+        """Open a file that anybody may have put there: not through a link, and without waiting for the end of a pipe."""
+        path = self._root / name
+        try:
+            with readable(self._root):
+                stream = open_regular(path)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise
+            message = "expected a regular file, found something else"
+            raise DataError(message, kind="state_damaged", where=str(path)) from error
+        with stream:
+            yield stream
 
     def publish(self, name: str, source: Path) -> None:
         """Make a file appear: written under a hidden name beside it, read again, then renamed."""

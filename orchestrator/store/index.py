@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -24,6 +25,10 @@ __all__ = ["Entry", "entry_of", "read_index", "write_index"]
 
 SCHEMA = 2
 """Of the tables, in ``PRAGMA user_version``. 1: first version. 2: acceptances."""
+_MOST_S = 60.0
+_STEPS = 10_000
+"""Instructions of SQLite's machine between two looks at the clock."""
+_LEAST_ROW_BYTES = 8
 _OF_HISTORY = 1
 _TEXTS = (
     "created",
@@ -114,37 +119,66 @@ def write_index(path: Path, entries: Mapping[str, Entry]) -> None:
 def read_index(path: Path, where: str) -> tuple[dict[str, Entry], list[str]]:
     """Return the entries of an index by seal, and the seals whose rows do not match their checksum, which have no entry.
 
-    Raises DataError (state_damaged) for a file that is no index of this version.
+    Whoever may write to a store may have written it: it is asked only if it has the tables of an index and nothing else, and
+    not for longer than `_MOST_S`. Raises DataError (state_damaged) for a file that is no index of this version.
     """
+    over = time.monotonic() + _MOST_S
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)) as tables:
             tables.row_factory = sqlite3.Row
+            tables.set_progress_handler(lambda: time.monotonic() > over, _STEPS)
             tables.execute("PRAGMA trusted_schema = OFF")
             (version,) = tables.execute("PRAGMA user_version").fetchone()
             if version != SCHEMA:
                 raise damaged(where, f"expected an index of schema {SCHEMA}, got {version}", "a newer orch may have written it")
-            return _entries(tables)
+            if odd := _odd_parts(tables):
+                raise damaged(where, f"expected the tables of an index alone, found {odd}")
+            return _entries(tables, path.stat().st_size // _LEAST_ROW_BYTES)
     except (sqlite3.Error, IndexError, OverflowError, UnicodeDecodeError) as error:  # IndexError: a table lacks a column
         raise damaged(where, f"expected an index: {error}") from error
 
 
-def _entries(tables: sqlite3.Connection) -> tuple[dict[str, Entry], list[str]]:
+def _odd_parts(tables: sqlite3.Connection) -> str:
+    """Return the first part that is not as `write_index` makes it, such as a view in place of a table; empty without one."""
+    listed = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
+    with closing(sqlite3.connect(":memory:")) as plain:
+        plain.executescript(_TABLES)
+        expected = {(kind, name): _words(sql) for kind, name, sql in plain.execute(listed)}
+    for count, (kind, name, sql) in enumerate(tables.execute(listed)):
+        if count == len(expected) or expected.get((kind, name)) != _words(sql):
+            return f"the {kind} {name!r}"[:100]
+    return ""
+
+
+def _words(sql: str | None) -> list[str]:
+    return str(sql or "").split()
+
+
+def _rows(tables: sqlite3.Connection, query: str, most: int) -> Iterator[sqlite3.Row]:
+    """Yield rows, ``most`` of them at most: a damaged tree can have more than its file has room for."""
+    for count, row in enumerate(tables.execute(query)):
+        if count >= most:
+            raise sqlite3.DatabaseError("more rows than the file has room for")
+        yield row
+
+
+def _entries(tables: sqlite3.Connection, most: int) -> tuple[dict[str, Entry], list[str]]:
     benches: dict[str, dict[str, dict[str, Any]]] = {}
     broken: set[str] = set()
-    for row in tables.execute("SELECT * FROM benches"):
+    for row in _rows(tables, "SELECT * FROM benches", most):
         try:
             bench = {"cells": [], "damaged": json.loads(row["damaged"]), "measures": row["measures"]}
         except (ValueError, TypeError, RecursionError):
             broken.add(str(row["seal"]))
             continue
         benches.setdefault(row["seal"], {})[row["bench_id"]] = bench
-    for row in tables.execute("SELECT * FROM cells ORDER BY seal, bench_id, place"):
+    for row in _rows(tables, "SELECT * FROM cells ORDER BY seal, bench_id, place", most):
         try:
             benches[row["seal"]][row["bench_id"]]["cells"].append(_cell(row))
         except (KeyError, ValueError, TypeError, RecursionError):
             broken.add(str(row["seal"]))
     entries = {}
-    for row in tables.execute("SELECT * FROM archives"):
+    for row in _rows(tables, "SELECT * FROM archives", most):
         try:
             orch, name, created, label = (_text(row[key]) for key in ("orch", "id", "created", "label"))
             counts = {key: _count(row[key]) for key in ("size_bytes", "files", "runs", "measured")}

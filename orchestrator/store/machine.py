@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError, TransportError
-from orchestrator.store.place import HINT, PIECE_BYTES, sha256_of
+from orchestrator.store.place import HINT, PIECE_BYTES, sha256_of, too_long
 from orchestrator.transport import Channel, Result, Transport
 
 __all__ = ["MachinePlace"]
@@ -18,7 +18,7 @@ __all__ = ["MachinePlace"]
 _TIMEOUT_S = 60.0
 _LEAST_BYTES_PER_S = 5e6
 """How slow a disk may be that flushes and reads again what it was sent."""
-_MISSING, _CUT, _CHANGED, _LOST = 44, 45, 46, 47
+_MISSING, _CUT, _CHANGED, _LOST, _ODD = 44, 45, 46, 47, 48
 
 # The folder's own permissions hold for what is in it, whatever the umask of who pushes. `sync FILE` is of coreutils 8.24.
 _SCRIPT = f"""
@@ -32,11 +32,13 @@ sizes)
     [ -d "./$name" ] || exit 0
     LC_ALL=C exec ls -ln "./$name";;
 read)
-    [ -f "./$name" ] || exit {_MISSING}
+    [ -e "./$name" ] || exit {_MISSING}
+    [ -f "./$name" ] && [ ! -h "./$name" ] || exit {_ODD}
     tail -c "+$4" "./$name" | head -c "$5";;
 fetch)
-    [ -f "./$name" ] || exit {_MISSING}
-    exec cat "./$name";;
+    [ -e "./$name" ] || [ -h "./$name" ] || exit {_MISSING}
+    [ -f "./$name" ] && [ ! -h "./$name" ] || exit {_ODD}
+    exec head -c "$4" "./$name";;
 publish)
     mode=$(stat -c %a .) folder=./$(dirname "$name") base=$(basename "$name")
     [ -d "$folder" ] || mkdir -m "$mode" "$folder" || [ -d "$folder" ]
@@ -83,13 +85,17 @@ class MachinePlace:
         """Return bytes of a file."""
         return self._checked(self._run("read", name, str(start + 1), str(size)), name)
 
-    def fetch(self, name: str, target: Path) -> None:
+    def fetch(self, name: str, target: Path, most: int) -> None:
         """Copy a file."""
-        channel = self._open().popen(self._argv("fetch", name), timeout_s=_TIMEOUT_S)
+        channel = self._open().popen(self._argv("fetch", name, str(most + 1)), timeout_s=_TIMEOUT_S)
         try:
             channel.shutdown_write()
+            left = most
             with target.open("xb") as out:
                 while data := channel.recv(_TIMEOUT_S):
+                    left -= len(data)
+                    if left < 0:
+                        raise too_long(f"{self.title}/{name}", most)
                     out.write(data)
             self._checked(self._end(channel, _TIMEOUT_S), name)
         except TimeoutError:
@@ -145,6 +151,8 @@ class MachinePlace:
         where = f"{self.title}/{name}"
         if result.code == _MISSING:
             raise FileNotFoundError(where)
+        if result.code == _ODD:
+            raise DataError("expected a regular file, found something else", kind="state_damaged", where=where)
         if result.code in (_CUT, _CHANGED):
             message = "expected the bytes that were sent, others arrived"
             raise TransportError(message, kind="transfer_corrupt", where=where, hint="push again")

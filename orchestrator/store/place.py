@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, DataError
 
-__all__ = ["HINT", "PIECE_BYTES", "Place", "readable", "sha256_of"]
+__all__ = ["HINT", "PIECE_BYTES", "Place", "readable", "sha256_of", "too_long"]
 
 PIECE_BYTES = 1 << 20
 HINT = "all who push need write access to the store's folder and to archives/ in it"
@@ -35,8 +35,11 @@ class Place(Protocol):
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return ``size`` bytes of a file from an offset on; it has them."""
 
-    def fetch(self, name: str, target: Path) -> None:
-        """Copy a file to a new local one."""
+    def fetch(self, name: str, target: Path, most: int) -> None:
+        """Copy a regular file of at most ``most`` bytes to a new local one.
+
+        Raises DataError state_damaged for a longer one, and for anything else under this name.
+        """
 
     def publish(self, name: str, source: Path) -> None:
         """Make a file appear under a name, complete or not at all, in place of an earlier one.
@@ -47,6 +50,12 @@ class Place(Protocol):
 
     def close(self) -> None:
         """Free connections."""
+
+
+def too_long(where: str, most: int) -> DataError:
+    """Return the error for a file of which more comes than it may have."""
+    hint = "was it replaced? orch pull STORE shows what is there; orch push --again writes an archive again"
+    return DataError(f"expected at most {most} bytes, got more", kind="state_damaged", where=where, hint=hint)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def file(tmp_path: Path) -> Path:
 
 def content(place: Place, name: str, tmp_path: Path) -> bytes:
     target = tmp_path / f"fetched-{len(os.listdir(tmp_path))}"
-    place.fetch(name, target)
+    place.fetch(name, target, 1 << 30)
     return target.read_bytes()
 
 
@@ -101,7 +101,7 @@ def test_what_is_missing_is_said_to_be_missing(place: Place, tmp_path: Path) -> 
     with pytest.raises(FileNotFoundError):
         place.read(NAME, 0, 10)
     with pytest.raises(FileNotFoundError):
-        place.fetch(NAME, tmp_path / "nothing")
+        place.fetch(NAME, tmp_path / "nothing", 1 << 30)
 
 
 def test_readers_see_one_file_or_the_other_while_several_publish(place: Place, file: Path, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_web_server_that_sends_nothing_is_not_waited_for(monkeypatch: pytest.M
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(OrchError, match="the service does not work: .*imeout.*is the web server up"),
     ):
-        BucketPlace(f"http://127.0.0.1:{silent.getsockname()[1]}").fetch(NAME, tmp_path / "nothing")
+        BucketPlace(f"http://127.0.0.1:{silent.getsockname()[1]}").fetch(NAME, tmp_path / "nothing", 1 << 30)
 
 
 @pytest.mark.parametrize("library", ["aiohttp", "botocore", "fsspec"])

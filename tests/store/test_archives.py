@@ -291,9 +291,9 @@ def test_history_reads_no_archive_but_those_that_the_index_lacks_and_of_these_th
             super().__init__(root)
             self.asked: list[str] = []
 
-        def fetch(self, name: str, target: Path) -> None:
+        def fetch(self, name: str, target: Path, most: int) -> None:
             self.asked.append(name)
-            super().fetch(name, target)
+            super().fetch(name, target, most)
 
         def read(self, name: str, start: int, size: int) -> bytes:
             self.asked.append(name)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 from orchestrator.store.index import read_index
 from tests.faults.suite import Trial, row
 from tests.support.pushers import Person, push_at_once
+from tests.support.second_user import missing, second_user
 
 
 @row("S7", "two people push to one directory while a third reads it; one is killed", limit_s=180, short=False)
@@ -34,3 +37,68 @@ def _pushed(trial: Trial, store: str, folder: Path) -> None:
     entries, broken = read_index(folder / "index.sqlite", store)
     assert len(entries) == 9 and not broken, (len(entries), broken)
     assert sorted(os.listdir(folder / "archives")) == sorted(f"{seal}.tar" for seal in entries)
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS seal, x AS bench_id FROM n"
+PLANTED = {
+    "a pipe": "mkfifo {path}",
+    "a link": "ln -s /dev/zero {path}",
+    "a link to a secret": "ln -s /etc/shadow {path}",
+    "a folder": "mkdir {path}",
+    "more than a disk has": "truncate -s 4T {path}",
+    "an endless view": f"sqlite3 {{path}} 'PRAGMA user_version = 2; CREATE VIEW benches AS {ENDLESS}'",
+    "garbage": "head -c 5000 /dev/urandom > {path}",
+}
+
+
+@row("S9", "another user puts something else in the place of a store's files", limit_s=240, skip=missing)
+def planted_in_a_store(trial: Trial) -> None:
+    controller = trial.rival("ada")
+    name = "ada1"
+    Person(controller.project, controller.start).measure("ada", 1)
+    team = trial.scratch / "team"
+    assert controller.orch("push", str(team), name).code == 0
+    (archive,) = (team / "archives").glob("*.tar")
+    for folder in (trial.scratch, team, team / "archives"):
+        folder.chmod(0o777)
+    names = ("orch-store.json", "index.sqlite", f"archives/{archive.name}.sig", f"archives/{'0' * 64}.tar")
+    path = team / trial.random.choice(names)
+    kind = trial.random.choice(list(PLANTED))
+    with second_user() as other:
+        script = f"rm -rf {path}; {PLANTED[kind].format(path=path)}"
+        subprocess.run(["setpriv", f"--reuid={other.number}", "--clear-groups", "sh", "-c", script], check=True)
+        for words in (("pull",), ("history", "--from"), ("verify",), ("push",)):
+            done = controller.orch(words[0], *words[1:], str(team), timeout_s=120)
+            assert "Traceback" not in done.err + done.out and done.code in (0, 2, 3, 4), (kind, path.name, words, done)
+        if path.name != "orch-store.json":
+            pulled = controller.orch("pull", str(team), name, "-o", str(trial.scratch / "out"))
+            assert pulled.code == 0, (kind, path.name, pulled)
+        shutil.rmtree(team)
+
+
+@row("S10", "two people sign one archive, and another user adds what is no signature", limit_s=240, skip=missing)
+def signed_by_two(trial: Trial) -> None:
+    controller = trial.rival("ada")
+    name = "ada1"
+    Person(controller.project, controller.start).measure("ada", 1)
+    team = trial.scratch / "team"
+    people = ["ada", "bob"]
+    trial.random.shuffle(people)
+    for one in people:
+        key = trial.scratch / one
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+        (trial.scratch / f"{one}.signers").write_text(f"{one} {Path(f'{key}.pub').read_text()}")
+        assert controller.orch("push", str(team), name, "--sign", str(key)).code == 0
+    (archive,) = (team / "archives").glob("*.tar")
+    for folder in (trial.scratch, team, team / "archives"):
+        folder.chmod(0o777)
+    garbage = f"head -c 300 /dev/urandom > {archive}.{trial.random.getrandbits(64):016x}.sig"
+    with second_user() as other:
+        subprocess.run(["setpriv", f"--reuid={other.number}", "--clear-groups", "sh", "-c", garbage], check=True)
+        for one in people:
+            signers = ("--signers", str(trial.scratch / f"{one}.signers"))
+            pulled = controller.orch("pull", str(team), name, "-o", str(trial.scratch / f"out-{one}"), *signers)
+            assert pulled.code == 0 and f"signed by {one}" in pulled.out, pulled
+            (listed,) = controller.orch("pull", str(team), "--json", *signers).json["archives"]
+            assert listed["signed"] == f"verified: {one}", listed
+        shutil.rmtree(team)
