@@ -117,6 +117,8 @@ HOMES = {
         "inventory/values.py",
         "inventory/json_schema.py",
         "plan/schema.py",
+        "plan/schema_values.py",
+        "plan/log_schema.py",
         "plan/published_schema.py",
         "plan/declaration.py",
         "analysis/published/language_schema.py",

@@ -210,6 +210,8 @@ def check(
                 typer.echo(line)
     if faults := [fault for result in results for fault in result.faults]:
         raise Faults(faults)
+    if refusals := [result.refusal for result in results if result.refusal]:
+        raise Faults(refusals)
     if silent := [result for result in results if result.log and not result.log.has_number]:
         message = "expected lines that give a number, found none"
         hint = "correct the patterns, or name another log of the program with --log FILE"

@@ -19,6 +19,7 @@ from orchestrator.plan.trial import Trial, syntax_errors, trials, unread_options
 from orchestrator.record.evidence import log_bytes
 from orchestrator.record.manifest import read_manifest
 from orchestrator.report.text import one_line, visible
+from orchestrator.results.foreign_log import checked_alone
 from orchestrator.results.values import Expected, values_of
 
 __all__ = ["Checked", "checked", "lines"]
@@ -32,7 +33,8 @@ _SHOWN = 110
 @dataclass(frozen=True, slots=True)
 class Checked:
     """What was found out about a folder. ``scripts`` is the number of distinct scripts that bash read; ``log`` is None if the
-    folder has a fault, or no log was given and it has no sample. ``notes`` are no faults."""
+    folder has a fault, or no log was given and it has no sample. ``notes`` are no faults, ``refusal`` is why the log has no
+    result."""
 
     path: Path
     faults: tuple[OrchError, ...]
@@ -41,6 +43,7 @@ class Checked:
     log_path: str = ""
     log: LogMatches | None = None
     notes: tuple[str, ...] = ()
+    refusal: DataError | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the check as JSON."""
@@ -53,6 +56,7 @@ class Checked:
             "scripts": self.scripts,
             "notes": list(self.notes),
             "log": _log_document(self.log, self.log_path) if self.log else None,
+            "refusal": self.refusal.as_dict() if self.refusal else None,
         }
 
 
@@ -101,8 +105,12 @@ def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
         faults.append(ConfigError(f"every configuration is refused: {tried[0].refused}", where=str(path)))
     read = matches(data, folder.framework.log) if data is not None else None
     faults += _metric_faults(folder, read, log_path)
-    notes = (*_notes(folder, read, log_path), *(rule_notes(folder.framework, data, log_path) if data is not None else ()))
-    return Checked(path, (*faults, *table_faults(path)), tried, len(scripts), log_path, read, notes)
+    refusal, of_steps = checked_alone(folder.framework, read.parsed) if read else (None, ())
+    of_rule = rule_notes(folder.framework, data, log_path) if data is not None else ()
+    notes = (*_notes(folder, read, log_path), *of_steps, *of_rule)
+    if refusal:
+        refusal.where = refusal.where or log_path
+    return Checked(path, (*faults, *table_faults(path)), tried, len(scripts), log_path, read, notes, refusal)
 
 
 def _metric_faults(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> list[OrchError]:
@@ -239,7 +247,8 @@ def _pattern_lines(pattern: PatternMatches) -> Iterator[str]:
     yield f"    {pattern.key}: {_count(pattern.count, 'match', 'matches')}   {_text(pattern.pattern)}"
     if pattern.values is not None:
         yield f"      first in line {pattern.first}: {_short(pattern.line)}"
-        yield f"      it reads {', '.join(f'{name}={_short(value)}' for name, value in pattern.values.items())}"
+        values = ", ".join(f"{name}={_short(value)}" for name, value in pattern.values.items())
+        yield from [f"      it reads {values}"] if values else []
     for number, name, text in pattern.not_numbers[:3]:
         yield f"      line {number}: {name} is no number: {_short(text)}"
     if miss := pattern.near_miss:

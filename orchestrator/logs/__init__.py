@@ -4,7 +4,20 @@ May use `inventory`. Pure: nothing in this package opens a file.
 """
 
 from orchestrator.logs.columns import last_attempt
-from orchestrator.logs.grammar import SETUP_LOG, UNITS, LogGrammar, is_named
+from orchestrator.logs.grammar import SETUP_LOG, SIZES, UNITS, Agreement, Header, LogGrammar, is_named
+from orchestrator.logs.left_out import LEFT_OUT
 from orchestrator.logs.steps import RankAggregate, StepSample
 
-__all__ = ["SETUP_LOG", "UNITS", "LogGrammar", "RankAggregate", "StepSample", "is_named", "last_attempt"]
+__all__ = [
+    "LEFT_OUT",
+    "SETUP_LOG",
+    "SIZES",
+    "UNITS",
+    "Agreement",
+    "Header",
+    "LogGrammar",
+    "RankAggregate",
+    "StepSample",
+    "is_named",
+    "last_attempt",
+]

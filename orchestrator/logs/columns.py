@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any
+
+from orchestrator.logs.steps import LOSSES
 
 __all__ = ["RankColumns", "attempts_in", "last_attempt"]
 
@@ -29,6 +32,17 @@ class RankColumns:
             return False
         for column, value in zip(columns, values.values(), strict=True):
             column[-1] = value
+        return True
+
+    def renew(self, values: Mapping[str, Any]) -> bool:
+        """Replace the losses of the last step; return False, and replace nothing, if it is about other values, or the first.
+        A loss that is no number stays."""
+        if not self.steps or not values.keys() <= set(LOSSES):
+            return False
+        for name, value in values.items():
+            column = self._column(name)
+            if column[-1] is None or math.isfinite(column[-1]):
+                column[-1] = value
         return True
 
     def part(self, start: int, stop: int) -> tuple[list[int], dict[str, list[Any]]]:

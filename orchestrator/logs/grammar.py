@@ -11,7 +11,7 @@ from orchestrator.logs.metrics import Metric
 from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.steps import VALUES
 
-__all__ = ["RATES", "SETUP_LOG", "TIMES", "UNITS", "LogGrammar", "is_named"]
+__all__ = ["RATES", "SETUP_LOG", "SIZES", "TIMES", "UNITS", "Agreement", "Header", "LogGrammar", "is_named"]
 
 SETUP_LOG = "setup.out"
 """The log of a node with the output of its setup lines, which is not that of the program."""
@@ -20,6 +20,8 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Seconds in a unit of time."""
 TIMES = ("timestamp", "elapsed_s", "step_time_s")
 RATES = ("samples_per_s", "steps_per_s")
+SIZES = ("nodes", "gpus", "world_size", "batch_size", "global_batch", "tokens_per_step", "steps")
+"""The facts of a run that any program may print; ``gpus`` is ranks per node, ``batch_size`` samples of a device per step."""
 
 
 def is_named(log: str, globs: Iterable[str]) -> bool:
@@ -29,6 +31,26 @@ def is_named(log: str, globs: Iterable[str]) -> bool:
     [True, False, False]
     """
     return log != SETUP_LOG and any(fnmatchcase(log, glob) for glob in globs)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The line above the rows of a table. ``factors``: what its unit multiplies the values of groups by, by group."""
+
+    line: str
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How the numbers of one row depend on each other: the group ``value`` is ``factor`` · the product of ``of`` / that of
+    ``over``, up to a ratio of ``within`` and the digits that are printed."""
+
+    value: str
+    of: tuple[str, ...]
+    over: tuple[str, ...] = ()
+    factor: float = 1.0
+    within: float = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +73,12 @@ class LogGrammar:
     NCCL's own log. ``readings``: patterns of lines with results other than steps, with groups of any name. ``metrics`` says
     what these groups are; without it, the reader of a kind of measurement knows. ``thousands`` and ``suffixes`` are those of
     `NumberForm`. ``prefix``: pattern of what a launcher puts before each line of a rank, group ``rank`` or ``local_rank``.
+    ``refuse``: patterns of lines by which the program says that its results are wrong. ``confirm``: patterns of which every
+    log with results has a line, such as the one by which the program says that they are right. ``facts``: patterns of lines
+    that say the size of the run, groups of `SIZES` or options. ``rank_list``: pattern of a list of all ranks in one log, group
+    ``rank``. ``headers``: what stands above rows of ``readings``, with their unit, and ``agreements`` what holds in a row.
+    ``micro_batches``: how many numbers of a step count one step, or the option that says so. ``sampled``: a step time is that
+    of the printed step alone, in which the program also evaluates or saves.
     """
 
     files: tuple[str, ...]
@@ -73,6 +101,14 @@ class LogGrammar:
     suffixes: Mapping[str, float] = field(default_factory=dict)
     prefix: str = ""
     rank_parts: str = ""
+    refuse: tuple[str, ...] = ()
+    confirm: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    rank_list: str = ""
+    headers: tuple[Header, ...] = ()
+    agreements: tuple[Agreement, ...] = ()
+    micro_batches: int | str = 1
+    sampled: bool = False
 
     @property
     def numbers(self) -> NumberForm:
@@ -97,4 +133,7 @@ class LogGrammar:
     def with_options(self, options: Mapping[str, Any]) -> LogGrammar:
         """Return the grammar for a run with these options."""
         scopes = (table[options[name]] for name, table in self.scope_by.items() if options.get(name) in table)
-        return replace(self, scope=next(scopes, self.scope), scope_by={})
+        counted = self.micro_batches
+        if isinstance(counted, str):
+            counted = options.get(counted, 1)
+        return replace(self, scope=next(scopes, self.scope), scope_by={}, micro_batches=counted)

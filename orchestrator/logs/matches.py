@@ -26,6 +26,8 @@ from orchestrator.logs.text import cleaned, clock
 __all__ = ["LogMatches", "MetricMatches", "PatternMatches", "matches"]
 
 _MOST_SHOWN = 10
+_OPTIONAL = ("log.refuse", "log.facts")
+"""Patterns of which a log need not have a line, so that none is nearly missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,14 @@ class LogMatches:
     unmatched: tuple[tuple[int, str], ...]
     unmatched_count: int
     parsed: Parsed
+    has_steps: bool = False
 
     @property
     def has_number(self) -> bool:
-        """Whether the log has a step with a speed, or a result line."""
-        with_speed = any(getattr(sample, name) is not None for sample in self.parsed.samples for name in SPEEDS)
-        return with_speed or bool(self.parsed.readings)
+        """Whether the log has a step with a speed; of a program without steps, a line with a result."""
+        if not self.has_steps:
+            return bool(self.parsed.readings)
+        return any(getattr(sample, name) is not None for sample in self.parsed.samples for name in SPEEDS)
 
 
 def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
@@ -91,10 +95,13 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
     rest = "\n".join(tags.without(unmatched.get(number, "")) for number in range(1, len(lines) + 1))
     groups = {metric.group for metric in grammar.metrics}
     pieces = [(number, line, piece) for number, line in enumerate(lines, start=1) for _, piece in tags.pieces(line)]
-    of_patterns = [_of_pattern(key, reader, pieces, rest, groups, grammar.numbers) for key, reader in readers.items()]
+    everything = "\n".join(tags.without(line) for line in lines)
+    texts = (rest, everything)
+    of_patterns = [_of_pattern(key, reader, pieces, texts, groups, grammar.numbers) for key, reader in readers.items()]
     parsed = parse(data, grammar)
     metrics = tuple(_of_metric(metric, parsed.readings, grammar.numbers) for metric in grammar.metrics)
-    return LogMatches(len(lines), tuple(of_patterns), metrics, tuple(left[:_MOST_SHOWN]), len(left), parsed)
+    shown = tuple(left[:_MOST_SHOWN])
+    return LogMatches(len(lines), tuple(of_patterns), metrics, shown, len(left), parsed, bool(grammar.patterns))
 
 
 def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]], form: NumberForm) -> MetricMatches:
@@ -112,17 +119,27 @@ def _readers(grammar: LogGrammar) -> dict[str, Reader]:
     groups = ("step", *VALUES, *grammar.metric_groups)
     readers = {key: compiled(key, pattern, groups) for key, pattern in grammar.by_key("patterns").items()}
     others = {"log.rank": grammar.rank, "log.rank_parts": grammar.rank_parts, "log.closing": grammar.closing}
-    others |= grammar.by_key("readings")
+    others |= {**grammar.by_key("readings"), "log.rank_list": grammar.rank_list, **grammar.by_key("facts")}
+    others |= {f"log.headers[{number}]": header.line for number, header in enumerate(grammar.headers)}
+    others |= {**grammar.by_key("refuse"), **grammar.by_key("confirm")}
     for key, pattern in others.items():
         if pattern:
-            readers[key] = compiled(key, pattern, None)
+            readers[key] = compiled(key, pattern, None, needs_groups=False)
     return readers
 
 
 def _of_pattern(
-    key: str, reader: Reader, pieces: Sequence[tuple[int, str, str]], rest: str, groups: Set[str], form: NumberForm
+    key: str,
+    reader: Reader,
+    pieces: Sequence[tuple[int, str, str]],
+    texts: tuple[str, str],
+    groups: Set[str],
+    form: NumberForm,
 ) -> PatternMatches:
-    """Return the matches of a pattern in the ``pieces`` of lines: the number of the line, the line, and the text of a rank."""
+    """Return the matches of a pattern in the ``pieces`` of lines: the number of the line, the line, and the text of a rank.
+
+    ``texts`` are the lines that no pattern matches, and all lines: one that another pattern matches may be the only one near.
+    """
     hits = [
         (number, line, match)
         for number, line, piece in pieces
@@ -130,9 +147,12 @@ def _of_pattern(
         for match in reader.pattern.finditer(piece)
     ]
     pattern = reader.pattern.pattern
-    nearest = near_miss(pattern, rest)
+    rest, everything = texts
+    if key.startswith(_OPTIONAL):
+        rest = everything = ""
     if not hits:
-        return PatternMatches(key, pattern, 0, near_miss=nearest)
+        return PatternMatches(key, pattern, 0, near_miss=near_miss(pattern, everything))
+    nearest = near_miss(pattern, rest)
     invalid = [
         (number, name, text)
         for number, _, match in hits

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestrator.logs.patterns import tokens
+from orchestrator.logs.patterns import literal_of, tokens
 
 __all__ = ["NearMiss", "near_miss"]
 
@@ -21,6 +21,7 @@ _MOST_CHARACTERS = 500
 _LEAST_CHARACTERS = 3
 """Fewer matching characters occur in any log by chance."""
 _SHOWN_CHARACTERS = 120
+_MARK = re.compile(r"\\[^0-9A-Za-z]")
 _OPENING = re.compile(r"(?<!\\)\((?:\?(?:P<\w+>|[:=!]|<[=!]))?\Z")
 
 
@@ -56,7 +57,10 @@ def near_miss(pattern: str, text: str) -> NearMiss | None:
     lines: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         lines.setdefault(line.rstrip("\r")[:_MOST_CHARACTERS], number)
-    for line, number in list(lines.items())[:_MOST_LINES]:
+    first_lines = list(lines.items())[:_MOST_LINES]
+    if displaced := _displaced(pattern, first_lines):
+        return displaced
+    for line, number in first_lines:
         for length, beginning in beginnings:
             if length <= best:
                 break
@@ -67,6 +71,30 @@ def near_miss(pattern: str, text: str) -> NearMiss | None:
                 best, nearest = length, NearMiss(line, number, match.end() + 1, pattern[:length], pattern[length:])
                 break
     return nearest
+
+
+def _displaced(pattern: str, lines: list[tuple[str, int]]) -> NearMiss | None:
+    """Return the first line that has what an anchored pattern wants, but not at its beginning. A pattern that begins with a
+    single mark, such as a bracket, may do without it: other text is then behind that mark."""
+    if not pattern.startswith("^"):
+        return None
+    literal = literal_of(pattern)
+    lines = [(line, number) for line, number in lines if literal in line]
+    parts = list(tokens(pattern))[1:3]
+    starts = [1, *([1 + len(parts[0])] if len(parts) > 1 and _MARK.fullmatch(parts[0]) else [])]
+    for start in starts:
+        try:
+            loose = re.compile(pattern[start:], re.ASCII)
+        except re.error:  # a mark that is repeated
+            continue
+        for line, number in lines:
+            match = loose.search(line)
+            if match and match.start() and match.end() - match.start() >= _LEAST_CHARACTERS:
+                if re.search(pattern, line, re.ASCII):
+                    return None
+                column = 1 if start == 1 else 2
+                return NearMiss(line, number, column, pattern[:start], pattern[start:])
+    return None
 
 
 def _beginnings(pattern: str) -> Iterator[tuple[int, re.Pattern[str]]]:

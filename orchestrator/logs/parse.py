@@ -21,12 +21,14 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.logs.columns import RankColumns, attempts_in
 from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.left_out import LeftOut
+from orchestrator.logs.micro_batches import as_steps
 from orchestrator.logs.numbers import Finest
 from orchestrator.logs.patterns import Reader, columns, compiled, step_readers, tags_of
+from orchestrator.logs.statements import Statements
 from orchestrator.logs.steps import RankAggregate, StepSample, in_order, rows
-from orchestrator.logs.text import LONG_LINE, blocks, by_rank, cleaned, clock, is_clean, whole, wholes
+from orchestrator.logs.text import LONG_LINE, blocks, by_rank, cleaned, clock, is_clean, wholes
 from orchestrator.plural import times
-from orchestrator.strictjson import strict_json
 
 __all__ = ["LINE_LIMIT", "Parsed", "parse"]
 
@@ -49,7 +51,9 @@ class Parsed:
     ``ranks``: (rank, world_size) of each rank line. ``rank_parts``: the JSON of each line with the parts of a rank's steps.
     ``closing``: the facts of the closing line. ``readings``: the groups of each line that matches the grammar's ``readings`` or
     has metrics of a step, as text. ``misread``: the first matched value that is not a number, with its name. ``resolution`` is
-    what a unit of the last printed digit of each value is worth, by name, taken from some of its lines.
+    what a unit of the last printed digit of each value is worth, by name, taken from some of its lines. ``void``: why the log
+    has no results although it has lines with some; ``facts``: what it says of the size of its run, the line by value by name;
+    ``listed``: how often its list of ranks has each rank.
     """
 
     said: tuple[StepSample, ...] | RankAggregate
@@ -60,6 +64,9 @@ class Parsed:
     misread: str = ""
     rank_parts: tuple[str, ...] = ()
     resolution: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    void: tuple[str, ...] = ()
+    facts: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
+    listed: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def samples(self) -> tuple[StepSample, ...]:
@@ -95,11 +102,12 @@ class _Collector:
 
     def __init__(self, grammar: LogGrammar) -> None:
         self.patterns, self.metrics = step_readers(grammar.by_key("patterns"), grammar.metric_groups)
-        self.rank = compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
-        lines = (("rank_parts", grammar.rank_parts), ("closing", grammar.closing))
-        self.parts_line, self.closing_line = (compiled(f"log.{key}", line, ("json",)) if line else None for key, line in lines)
-        self.results = [compiled(key, text, None) for key, text in grammar.by_key("readings").items()] + self.metrics
-        self.others = [reader for reader in (self.rank, self.parts_line, self.closing_line, *self.results) if reader]
+        rows_by_key = {key: compiled(key, text, None) for key, text in grammar.by_key("readings").items()}
+        self.results = [*rows_by_key.values(), *self.metrics]
+        self.statements = Statements(grammar)
+        self.left_out = LeftOut({**dict(zip(grammar.by_key("patterns"), self.patterns, strict=True)), **rows_by_key})
+        self.others = [*self.statements.readers, *self.results]
+        self.literals = {reader.literal.encode() for reader in (*self.patterns, *self.others)} | self.left_out.literals
         self.scope, self.shift = grammar.scope, 1 - grammar.counts_from
         self.numbers, self.tags = grammar.numbers, tags_of(grammar.prefix)
         self.factors = {name: grammar.factor(name) for name in grammar.units}
@@ -107,9 +115,7 @@ class _Collector:
         self.voices: dict[int | None, RankColumns] = defaultdict(RankColumns)
         self.days: dict[int | None, tuple[float, int]] = {}
         self.count = 0
-        self.ranks: list[tuple[int, int | None]] = []
-        self.rank_parts: list[str] = []
-        self.closing: Mapping[str, Any] | None = None
+        self.micro_batches = grammar.micro_batches if isinstance(grammar.micro_batches, int) else 1
         self.readings: list[Mapping[str, str]] = []
         self.warnings: dict[str, None] = {}
         self.misread = ""
@@ -126,9 +132,10 @@ class _Collector:
     def lines(self, raw: bytes) -> None:
         """Read a block of whole short lines. A literal in the text is in the bytes too, unless escapes split it."""
         raw = raw.replace(b"\r", b"\n")
-        if not any(reader.literal.encode() in raw for reader in (*self.patterns, *self.others)) and is_clean(raw):
+        if not any(literal in raw for literal in self.literals) and is_clean(raw):
             return
         text = cleaned(raw)
+        self.left_out.hits.clear()
         steps, others = ([r for r in readers if r.literal in text] for readers in (self.patterns, self.others))
         # Rank lines and closing lines are usually separate from step lines, which then need not be read line by line.
         lines = _holding(text, others)
@@ -137,6 +144,7 @@ class _Collector:
             lines = _holding(text, [*steps, *others])
         for line in lines:
             self.line(line, cut=False)
+        self.left_out.look(text, self.tags)
 
     def line(self, text: str, cut: bool) -> None:
         """Read one line; ``cut``: its rest is missing, so that a match up to its end may contain half a number."""
@@ -154,8 +162,10 @@ class _Collector:
             self.days = days
             return False
         for tag, leading, steps, values in tables:
+            for reader in readers:
+                self.left_out.hit_columns(reader, leading, {"step": steps, **values})
             voice = self.voices[tag]
-            if leading and not voice.complete(leading):
+            if leading and not (voice.complete(leading) or voice.renew(leading)):
                 self.warn(_NO_STEP)
             # The first row may complete the previous step; each of the others follows a complete one.
             again = bool(steps) and steps[:1] == voice.steps[-1:]
@@ -207,16 +217,9 @@ class _Collector:
             if match.end() != cut_at
         ]
         for match in sorted(matches, key=methodcaller("start")) if len(matches) > 1 else matches:
+            self.left_out.hit(match.re)
             self._sample(tag, match.groupdict())
-        for match in self.rank.pattern.finditer(text) if self.rank and self.rank.literal in text else ():
-            if match.end() != cut_at:
-                self._rank(match.groupdict())
-        parts, closing = self.parts_line, self.closing_line
-        for match in parts.pattern.finditer(text) if parts and parts.literal in text else ():
-            self._count(1)
-            self.rank_parts.append(match["json"])
-        for match in closing.pattern.finditer(text) if closing and closing.literal in text else ():
-            self._closing(match["json"])
+        self.statements.read(tag, text, self.warn, cut_at)
         for reading in self.results:
             for match in reading.pattern.finditer(text) if reading.literal in text else ():
                 if match.end() != cut_at:
@@ -224,27 +227,9 @@ class _Collector:
                     said = {name: value for name, value in match.groupdict().items() if value is not None}
                     if reading in self.metrics and "step" not in said and self.voices[tag].steps:
                         said["step"] = str(self.voices[tag].steps[-1] - self.shift)
+                    said = self.statements.row(said, text)
+                    self.left_out.hit(reading.pattern)
                     self.readings.append(said if tag is None else {self.tags.group: str(tag), **said})
-
-    def _rank(self, groups: Mapping[str, str | None]) -> None:
-        rank, world_size = whole(groups.get("rank")), whole(groups.get("world_size"))
-        if rank is None or len(self.ranks) >= _MAX_SAMPLES:
-            self.warn("a rank line has no valid rank")
-        else:
-            self.ranks.append((rank, world_size))
-
-    def _closing(self, text: str) -> None:
-        try:
-            value = strict_json(text, "closing line")
-        except DataError as error:
-            self.warn(str(error))
-            return
-        if not isinstance(value, dict):
-            self.warn(f"closing line: expected a JSON object, got {type(value).__name__}")
-            return
-        if self.closing not in (None, value):
-            self.warn("several closing lines differ; the last one was used")
-        self.closing = value
 
     def _sample(self, tag: int | None, groups: Mapping[str, str | None]) -> None:
         voice = self.voices[tag]
@@ -266,7 +251,8 @@ class _Collector:
             self.misread = self.misread or next(unread, "")
             self.warn("step lines with a value that is not a number were left out")
             return
-        if not self._take(tag, step, values, has_step=groups.get("step") is not None):
+        has_step = groups.get("step") is not None
+        if not self._take(tag, step, values, has_step) and not self.voices[tag].renew(values):
             self.warn(_NO_STEP)
 
     def _take(self, tag: int | None, step: int, values: Mapping[str, Any], has_step: bool = True) -> bool:
@@ -321,8 +307,20 @@ class _Collector:
             by_row = rows(steps, values)
             # A line may be printed again as it is; another line for the same step is another measurement, and not lost here.
             samples = tuple(by_row if in_order(steps) else {repr(sample): sample for sample in by_row}.values())
-        texts, readings, parts = tuple(self.warnings), tuple(self.readings), tuple(self.rank_parts)
-        return Parsed(samples, tuple(self.ranks), self.closing, texts, readings, self.misread, parts, self.finest.by_name)
+        statements, readings = self.statements, tuple(self.readings)
+        return Parsed(
+            said=samples,
+            ranks=tuple(statements.ranks),
+            closing=statements.closing,
+            warnings=(*self.warnings, *self.left_out.words()),
+            readings=readings,
+            misread=self.misread,
+            rank_parts=tuple(statements.rank_parts),
+            resolution=self.finest.by_name,
+            void=statements.verdict(bool(readings or samples)),
+            facts=statements.facts,
+            listed=statements.listed,
+        )
 
     def _complete(self, voice: RankColumns, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
         """Split where the step goes back, and return the last attempt that reaches the highest step.
@@ -338,10 +336,10 @@ class _Collector:
         same_start = [attempt for attempt in whole if voice.steps[attempt[0]] == voice.steps[whole[-1][0]]]
         if self.scope == "process" and len(same_start) == len(attempts) > 1:
             self.warn(f"{len(attempts)} series of the same steps in one file were read as {len(attempts)} ranks")
-            return [voice.part(*attempt) for attempt in same_start]
+            return [as_steps(*voice.part(*attempt), self.micro_batches) for attempt in same_start]
         if len(attempts) > 1:
             self.warn(f"the step goes back {times(len(attempts) - 1)}: the last attempt that reaches step {reached} was used")
-        return [voice.part(*whole[-1])]
+        return [as_steps(*voice.part(*whole[-1]), self.micro_batches)]
 
 
 def _holding(text: str, readers: Sequence[Reader]) -> list[str]:

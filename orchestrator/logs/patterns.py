@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.logs.steps import VALUES
 from orchestrator.logs.text import MPIRUN, Tags
 
-__all__ = ["RANKS", "Reader", "columns", "compiled", "step_readers", "tags_of", "tokens"]
+__all__ = ["RANKS", "Reader", "columns", "compiled", "literal_of", "step_readers", "tags_of", "tokens"]
 
 RANKS = ("rank", "local_rank")
 """The groups of a prefix of which it has one."""
@@ -107,7 +107,7 @@ def _matches(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[list[list
 
 
 @lru_cache(maxsize=64)
-def compiled(where: str, pattern: str, groups: tuple[str, ...] | None) -> Reader:
+def compiled(where: str, pattern: str, groups: tuple[str, ...] | None, needs_groups: bool = True) -> Reader:
     """Compile a pattern of a framework folder. Its named groups must be in ``groups``; None allows any name.
 
     Uses re.ASCII, so that a digit of another script is not read as a number. Raises ConfigError (template_error).
@@ -117,7 +117,7 @@ def compiled(where: str, pattern: str, groups: tuple[str, ...] | None) -> Reader
     except re.error as error:
         raise ConfigError(f"not a regular expression: {error}", kind="template_error", where=where) from error
     unknown = [name for name in regex.groupindex if groups is not None and name not in groups]
-    if unknown or not regex.groupindex:
+    if unknown or (needs_groups and not regex.groupindex):
         got = ", ".join(unknown) or "none"
         is_of_steps = where.startswith("log.patterns")
         hint = "a result of another name is a metric: declare it under log.metrics" if unknown and is_of_steps else ""
@@ -130,7 +130,7 @@ def compiled(where: str, pattern: str, groups: tuple[str, ...] | None) -> Reader
             where=where,
             hint="such a pattern can take forever on a hostile line; repeat only plain characters or classes",
         )
-    literal = _literal(pattern)
+    literal = literal_of(pattern)
     of_lines = re.compile(pattern, re.ASCII | re.MULTILINE) if literal and _stays_in_line(pattern) else None
     return Reader(regex, literal, of_lines)
 
@@ -186,10 +186,10 @@ def _stays_in_line(pattern: str) -> bool:
     return not any(token in (r"\A", r"\Z") or re.fullmatch(token, "\n", re.ASCII) for token in taking)
 
 
-def _literal(pattern: str) -> str:
+def literal_of(pattern: str) -> str:
     """Return the longest text that every match of ``pattern`` contains, judged by its plain characters outside groups.
 
-    >>> _literal(r"^orch step=(?P<step>[0-9]+)x{3} s?"), _literal(r"a|b"), _literal(r"(?i)step")
+    >>> literal_of(r"^orch step=(?P<step>[0-9]+)x{3} s?"), literal_of(r"a|b"), literal_of(r"(?i)step")
     ('orch step=', '', '')
     """
     if _NOT_PLAIN.search(pattern):

@@ -18,12 +18,13 @@ from itertools import islice, repeat
 from operator import add, lt, mul, sub, truediv
 from typing import Any
 
-__all__ = ["ABSURD", "SPEEDS", "VALUES", "RankAggregate", "StepSample", "in_order", "rows"]
+__all__ = ["ABSURD", "LOSSES", "SPEEDS", "VALUES", "RankAggregate", "StepSample", "in_order", "rows"]
 
 ABSURD = 1e15
 """No time in seconds and no rate of a training run comes near this; larger values are damaged or false."""
 SPEEDS = ("timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples")
-VALUES = (*SPEEDS, "loss", "skipped")
+LOSSES = ("loss", "grad_norm")
+VALUES = (*SPEEDS, *LOSSES, "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class StepSample:
     elapsed_s: float | None = None
     samples: int | None = None
     loss: float | None = None
+    grad_norm: float | None = None
     skipped: float | None = None
 
 
@@ -188,7 +190,7 @@ class _Part:
 
     def _times(self, name: str, column: list[Any]) -> list[Any]:
         """Return a column that can be summed; times and rates that no training run can have become NaN."""
-        if name in ("loss", "skipped"):
+        if name in (*LOSSES, "skipped"):
             return column
         usual = min(column) > 1 / ABSURD and sum(column) < ABSURD  # no positive value is above the sum
         if not usual:

@@ -9,13 +9,14 @@ from pydantic import ValidationError
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value
-from orchestrator.logs import LogGrammar
+from orchestrator.logs import Agreement, Header, LogGrammar
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.consistency import inconsistencies
 from orchestrator.plan.framework import ConfigFile, Framework, Knob, StepOptions
 from orchestrator.plan.log_consistency import patterns_of
+from orchestrator.plan.log_schema import AgreementEntry, LogEntry, MetricEntry
 from orchestrator.plan.measures import MEASURES
-from orchestrator.plan.schema import FrameworkFile, KnobEntry, LogEntry, MetricEntry, StepEntry
+from orchestrator.plan.schema import FrameworkFile, KnobEntry, StepEntry
 from orchestrator.plan.schema_faults import described, key_path
 
 __all__ = ["declared"]
@@ -167,7 +168,19 @@ def _log_grammar(log: LogEntry) -> LogGrammar:
         units={str(name): unit for name, unit in log.units.items()},
         summed_over={str(name): group for name, group in log.summed_over.items()},
         metrics=tuple(_metric(name, entry) for name, entry in log.metrics.items()),
+        refuse=tuple(log.refuse),
+        confirm=tuple(log.confirm),
+        facts=tuple(log.facts),
+        rank_list=log.rank_list,
+        headers=tuple(Header(entry.line, dict(entry.factors)) for entry in log.headers),
+        agreements=tuple(_agreement(entry) for entry in log.agreements),
+        micro_batches=log.micro_batches,
+        sampled=log.sampled,
     )
+
+
+def _agreement(entry: AgreementEntry) -> Agreement:
+    return Agreement(entry.value, tuple(entry.of), tuple(entry.over), float(entry.factor), float(entry.within))
 
 
 def _metric(name: str, entry: MetricEntry) -> Metric:

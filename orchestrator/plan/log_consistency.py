@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterator
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath
-from orchestrator.logs import SETUP_LOG, LogGrammar
+from orchestrator.logs import SETUP_LOG, SIZES, Header, LogGrammar
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import SPEEDS, VALUES
+from orchestrator.plan.log_schema import LogEntry, MetricEntry
 from orchestrator.plan.measures import LANGUAGE_MODEL, MEASURES, OWN_METRICS
-from orchestrator.plan.schema import FrameworkFile, LogEntry, MetricEntry
+from orchestrator.plan.schema import FrameworkFile
 
 __all__ = ["log_inconsistencies", "patterns_of"]
 
@@ -37,9 +38,17 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
         ("log", "patterns", index): LogGrammar((), (pattern,), metrics=_grouped(log, pattern, broken))
         for index, pattern in enumerate(log.patterns)
     }
-    for key in ("rank", "rank_parts", "closing", "prefix"):
+    for key in ("rank", "rank_parts", "closing", "prefix", "rank_list"):
         if pattern := getattr(log, key):
             grammars["log", key] = LogGrammar((), **{key: pattern})
+    for index, pattern in enumerate(log.refuse):
+        grammars["log", "refuse", index] = LogGrammar((), refuse=(pattern,))
+    for index, pattern in enumerate(log.confirm):
+        grammars["log", "confirm", index] = LogGrammar((), confirm=(pattern,))
+    for index, pattern in enumerate(log.facts):
+        grammars["log", "facts", index] = LogGrammar((), facts=(pattern,))
+    for index, header in enumerate(log.headers):
+        grammars["log", "headers", index, "line"] = LogGrammar((), headers=(Header(header.line),))
     for index, pattern in enumerate(patterns_of(log.readings)):
         grammars[_reading(log, index)] = LogGrammar((), readings=(pattern,))
     unusable: set[str] = set()
@@ -60,6 +69,7 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
             "expected a pattern with the group rank, got one without",
             "write (?P<rank>[0-9]+) for the number",
         )
+    yield from _statements(file)
     for key, globs in (("files", log.files), ("rank_files", log.rank_files), ("nccl_files", log.nccl_files)):
         for index, glob in enumerate(globs):
             if glob.startswith("logs/"):
@@ -70,6 +80,34 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
                 yield ("log", key, index), f"expected another file, got {glob!r}", hint
     if not unusable & {"patterns", "readings"} and not {("log",), ("log", "readings"), ("log", "metrics")} & set(broken):
         yield from _metrics(file)
+
+
+def _statements(file: FrameworkFile) -> Iterator[Fault]:
+    """Yield groups that the lines about a run, or rows and their headers, do not have, and facts that are none."""
+    log = file.log
+    for index, pattern in enumerate(log.facts):
+        for name in _GROUP.findall(pattern):
+            if name not in (*SIZES, *file.options):
+                hint = f"name a group after what it says of the run{nearest(name, [*SIZES, *file.options])}"
+                yield ("log", "facts", index), f"expected groups from {', '.join(SIZES)}, or options, got {name}", hint
+    if log.rank_list and "(?P<rank>" not in log.rank_list:
+        hint = "write (?P<rank>[0-9]+) for the number"
+        yield ("log", "rank_list"), "expected a pattern with the group rank, got one without", hint
+    of_rows = {name for pattern in patterns_of(log.readings) for name in _GROUP.findall(pattern)}
+    for index, header in enumerate(log.headers):
+        for name in header.factors:
+            if name not in of_rows:
+                hint = f"the groups are {', '.join(sorted(of_rows)) or 'none'}{nearest(name, of_rows)}"
+                yield ("log", "headers", index, "factors", name), f"expected a group of readings, got {name}", hint
+    for index, entry in enumerate(log.agreements):
+        for name in (entry.value, *entry.of, *entry.over):
+            if name not in of_rows:
+                hint = f"the groups are {', '.join(sorted(of_rows)) or 'none'}{nearest(name, of_rows)}"
+                yield ("log", "agreements", index), f"expected groups of readings, got {name}", hint
+    counted = log.micro_batches
+    if isinstance(counted, str) and counted not in file.options:
+        hint = f"the options are {', '.join(file.options) or 'none'}{nearest(counted, file.options)}"
+        yield ("log", "micro_batches"), f"expected a whole number or the name of an option, got {counted!r}", hint
 
 
 def _grouped(log: LogEntry, pattern: str, broken: Collection[KeyPath]) -> tuple[Metric, ...]:

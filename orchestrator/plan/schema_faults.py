@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath, Where, shown_value, unknown_key
-from orchestrator.plan import schema
+from orchestrator.plan import log_schema, schema
 from orchestrator.plan.published_schema import PublishedEntry, RuleEntry, WindowEntry, published_entry
 
 __all__ = ["described", "key_path"]
@@ -63,7 +63,7 @@ def _unknown(path: KeyPath, where: str, model_at: Callable[[KeyPath], Any]) -> C
     """Return the fault for an unknown key, with the mapping that it belongs to if it is a key of another one."""
     key, keys = str(path[-1]), [field.alias or name for name, field in model_at(path[:-1]).model_fields.items()]
     homes = {
-        "log": schema.LogEntry.model_fields,
+        "log": log_schema.LogEntry.model_fields,
         "defaults": schema.Defaults.model_fields,
         "": schema.FrameworkFile.model_fields,
     }
@@ -80,7 +80,7 @@ def _model(path: KeyPath) -> Any:
     """Return the model of the mapping at a path; names of models, options and devices and indices of lists lead to the same."""
     model: Any = schema.FrameworkFile
     inner = {
-        "log": schema.LogEntry,
+        "log": log_schema.LogEntry,
         "defaults": schema.Defaults,
         "device_defaults": schema.Defaults,
         "models": schema.ModelEntry,
@@ -89,8 +89,13 @@ def _model(path: KeyPath) -> Any:
         "per_step": schema.StepEntry,
         "tunes": schema.KnobEntry,
     }
-    if path[:2] == ("log", "metrics") and len(path) > 2:
-        return schema.MetricEntry
+    if path[:1] == ("log",) and len(path) > 2:
+        in_log = {
+            "metrics": log_schema.MetricEntry,
+            "headers": log_schema.HeaderEntry,
+            "agreements": log_schema.AgreementEntry,
+        }
+        return in_log.get(str(path[1]), log_schema.LogEntry)
     if path[:1] == ("models",) and len(path) > 2:
         return {"transformer": schema.TransformerEntry, "defaults": schema.ModelDefaults}.get(str(path[2]), model)
     if path and path[0] == "published":

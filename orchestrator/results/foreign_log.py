@@ -6,10 +6,13 @@ last line.
 
 from __future__ import annotations
 
+import hashlib
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.logs import LogGrammar
+from orchestrator.logs import LEFT_OUT, LogGrammar
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec
@@ -18,16 +21,18 @@ from orchestrator.plan.spec import default_step
 from orchestrator.plural import plural
 from orchestrator.record.node_record import short
 from orchestrator.results.language_model import language_values
+from orchestrator.results.log_checks import read_window, sizes_of, verify_statements
 from orchestrator.results.measured import expected_of, metrics_of
-from orchestrator.results.numbers.resolution import resolution_of_speed
-from orchestrator.results.numbers.throughput import Terms, step_times, throughput
+from orchestrator.results.numbers.clock import verify_no_jump
+from orchestrator.results.numbers.tempo import all_stretches
+from orchestrator.results.numbers.throughput import Terms, Throughput, throughput
 from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.run import RunResult
 from orchestrator.results.said import Setting, figures
 from orchestrator.results.unmatched import explained
 from orchestrator.results.values import Expected, Value, values_of
 
-__all__ = ["by_grammar", "grammar_note"]
+__all__ = ["by_grammar", "checked_alone", "checked_by_grammar", "grammar_note"]
 
 _SHOWN_BYTES = 1 << 20
 _NAMES = "name the folder after the shape of the run, and the file after its model, batch size and dtype"
@@ -41,43 +46,40 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     grammar = framework.log.with_options({name: option.default for name, option in framework.options.items()})
     try:
         parsed = parse(log, grammar)
+        verify_statements(parsed, _named_sizes(spec))
         if not framework.measure.has_samples:
             return _of_metrics(result, spec, framework, parsed, log)
         if not parsed.samples:
             raise _unmatched(framework, parsed, result.run_id, log)
         spec = _as_reported(spec, framework, parsed)
-        printed = [sample.step for sample in parsed.samples]
-        warmup_steps = _warmup_steps(framework, spec, parsed)
-        if grammar.after_warmup:
-            spec = replace(spec, warmup_steps=warmup_steps, steps=printed[-1] + warmup_steps)
-        elif printed[-1] <= warmup_steps:
-            expected = f"expected steps after the first {warmup_steps}, the warm-up"
-            raise DataError(f"{expected}, the last in the log is {printed[-1]}", kind="result_invalid")
-        else:
-            later = [step for step in printed[:-1] if step >= warmup_steps] if warmup_steps else [0]
-            spec = replace(spec, warmup_steps=later[0] if later else warmup_steps, steps=printed[-1])
-        measured = throughput(parsed.samples, Terms.of(spec, grammar))
-        counted = _as_counted(spec, measured.samples // (measured.last_step - measured.first_step + 1))
+        usual = int(framework.default("warmup_steps", spec.device)[0])
+        spec = _with_window(spec, framework, parsed, _warmup_steps(usual, parsed))
+        counts = throughput(parsed.samples, Terms.of(spec, grammar))
+        samples = _samples_of_step(counts, spec, parsed)
+        counted = _as_counted(spec, samples)
         is_counted, spec = counted is not spec, _with_micro_batches(counted, framework)
         terms = Terms.of(spec, grammar)
-        untrained = [] if framework.simulated else verify_training(parsed.samples, terms)
+        steps = read_window(
+            parsed.samples, terms, parsed.resolution, simulated=framework.simulated, sampled=grammar.sampled, items=spec.items
+        )
     except DataError as error:
         error.run_id = result.run_id
         return replace(
             result, spec=spec, error=error, measure=framework.measure, metrics=metrics_of(framework.measure, framework.log)
         )
-    resolution = resolution_of_speed(parsed.samples, terms, measured, parsed.resolution)
+    measured, resolution = steps.throughput, steps.resolution
     metrics = metrics_of(framework.measure, framework.log)
-    read = replace(result, spec=spec, state="finished", throughput=measured, resolution=resolution)
-    read = replace(read, measure=framework.measure, metrics=metrics)
+    read = replace(result, spec=spec, state="finished", measure=framework.measure, metrics=metrics, **steps.fields())
+    read = replace(read, digests=(hashlib.sha256(log).hexdigest(), steps.digest))
     if spec.dtype not in (dtypes := framework.dtypes[spec.device]):
         unknown = f"expected a dtype of {framework.name} in the name of the file, {', '.join(dtypes)}, got {spec.dtype}"
         read = replace(read, qualifications=(unknown,))
-    read = _qualified(read, *parsed.warnings, *untrained)
+    read = _qualified(read, *parsed.warnings, *steps.notes)
     read = _with_metrics(read, spec, grammar, parsed)
     if framework.measure.derived:
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
-        step = _step_note(spec, framework, bool(parsed.closing), is_counted)
+        is_reported = bool(parsed.closing) or framework.step is not None and framework.step.tokens in parsed.facts
+        step = _step_note(spec, framework, is_reported, is_counted)
         if transformer is None:
             known = f"{framework.name} knows {', '.join(framework.models)}"
             step += f"; no TFLOP/s: expected a model of the folder in the name of the file, got {spec.model}, {known}"
@@ -85,16 +87,104 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
         # The device is not known, so that an MFU is not compared.
         setting = Setting.of(spec, transformer, {})
-        said = figures(grammar.metrics, read.metric_values, speed, step_times(parsed.samples, terms), setting)
+        said = figures(grammar.metrics, read.metric_values, speed, steps.times, setting)
         qualifications = (*read.qualifications, step)
         return replace(read, metric_values=(*values, *read.metric_values), qualifications=qualifications, said=said)
     return read
 
 
+def checked_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | None, tuple[str, ...]]:
+    """Return why a log of which nothing else is known has no result, None if it may have one, and notes about its steps."""
+    steps = [sample.step for sample in parsed.samples]
+    usual = _warmup_steps(int(framework.default("warmup_steps", "cuda")[0]), parsed)
+    window = 0 if not steps or steps[-1] <= usual or framework.log.after_warmup else usual
+    window = next((step for step in steps[:-1] if step >= window), window) if window else 0
+    batch = _reported(parsed).get("global_batch")
+    global_batch = batch if type(batch) is int else 0
+    terms = Terms(window, steps[-1] if steps else 0, global_batch or 1, cumulative=framework.log.cumulative)
+    try:
+        verify_statements(parsed, {})
+        if steps and not framework.simulated:
+            verify_training(parsed.samples, terms)
+    except DataError as error:
+        return error, ()
+    if not steps:
+        return None, ()
+    try:
+        read = read_window(
+            parsed.samples,
+            terms,
+            parsed.resolution,
+            simulated=framework.simulated,
+            sized=global_batch > 0,
+            sampled=framework.log.sampled,
+        )
+    except DataError as error:
+        return None, (str(error),)
+    return None, (*read.notes, *read.unsteady)
+
+
+def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: tuple[int, int]) -> tuple[str, ...]:
+    """Return what the grammar of a folder remarks on a log whose speed another rule reads, over steps of a ``window``.
+
+    Raises DataError for a log that has no result: `verify_statements`, `verify_training`.
+    """
+    parsed = parse(log, grammar.with_options({}))
+    verify_statements(parsed, _named_sizes(spec))
+    steps = Terms(window[0] - 1, window[1], spec.global_batch)
+    left_out = [text for text in parsed.warnings if LEFT_OUT in text]
+    # A rule may read other lines, or other times of them.
+    with suppress(DataError):
+        verify_no_jump(all_stretches(parsed.samples, steps))
+    return (*left_out, *verify_training(parsed.samples, steps))
+
+
+def _named_sizes(spec: RunSpec) -> dict[str, int]:
+    """Return what the name of a log says of its run; of a language model the global batch depends on the micro-batches."""
+    sizes = sizes_of(spec)
+    names = ("nodes", "gpus", "world_size", "batch_size", *(() if spec.step.tokens else ("global_batch",)))
+    return {name: sizes[name] for name in names}
+
+
+def _reported(parsed: Parsed) -> dict[str, Any]:
+    """Return what a log says of its run, by its closing line or by other lines."""
+    return {**{name: next(iter(values)) for name, values in parsed.facts.items()}, **(parsed.closing or {})}
+
+
+def _with_window(spec: RunSpec, framework: Framework, parsed: Parsed, warmup_steps: int) -> RunSpec:
+    """Return a spec with the window of a log: after the warm-up, up to its last step."""
+    printed = [sample.step for sample in parsed.samples]
+    planned = _reported(parsed).get("steps")
+    if type(planned) is int and printed[-1] > planned:
+        raise DataError(
+            f"expected steps up to {planned}, as the log says, it goes to step {printed[-1]}",
+            kind="result_invalid",
+            hint="its numbers count something else than steps, such as micro-batches: write micro_batches: under log:",
+        )
+    if framework.log.after_warmup:
+        return replace(spec, warmup_steps=warmup_steps, steps=printed[-1] + warmup_steps)
+    if printed[-1] <= warmup_steps:
+        expected = f"expected steps after the first {warmup_steps}, the warm-up"
+        raise DataError(f"{expected}, the last in the log is {printed[-1]}", kind="result_invalid")
+    later = [step for step in printed[:-1] if step >= warmup_steps] if warmup_steps else [0]
+    return replace(spec, warmup_steps=later[0] if later else warmup_steps, steps=printed[-1])
+
+
+def _samples_of_step(counts: Throughput, spec: RunSpec, parsed: Parsed) -> int:
+    """Return the samples of a step as its line counts them, else as the log says before its steps."""
+    samples = counts.samples // (counts.last_step - counts.first_step + 1)
+    said = _reported(parsed)
+    if samples != spec.global_batch or not spec.step.tokens:
+        return samples
+    by_tokens = said.get("tokens_per_step")
+    by_samples = by_tokens // spec.step.tokens if type(by_tokens) is int else said.get("global_batch")
+    return by_samples if type(by_samples) is int else samples
+
+
 def _as_reported(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec:
     """Return a spec with the device and the step that the program's closing line reports, else by the defaults of the folder on
     GPUs. Raises DataError if the log is that of another run than its name says, or a copy of the model takes other ranks."""
-    reported = parsed.closing or {}
+    reported = _reported(parsed)
     worlds = [("world_size", world_size) for _, world_size in parsed.ranks if world_size is not None]
     by_name = {"model": spec.model, "batch_size": spec.batch_size, "dtype": spec.dtype, "world_size": spec.world_size}
     for key, value in (*worlds, *reported.items()):
@@ -118,10 +208,10 @@ def _as_reported(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec
     return replace(spec, device=device, step=step)
 
 
-def _warmup_steps(framework: Framework, spec: RunSpec, parsed: Parsed) -> int:
-    """Return the warm-up that the closing line of a program reports, else that of the folder."""
-    reported = (parsed.closing or {}).get("warmup_steps")
-    return reported if type(reported) is int else int(framework.default("warmup_steps", spec.device)[0])
+def _warmup_steps(usual: int, parsed: Parsed) -> int:
+    """Return the warm-up that a program reports, else the ``usual`` one."""
+    reported = _reported(parsed).get("warmup_steps")
+    return reported if type(reported) is int else usual
 
 
 def _with_micro_batches(spec: RunSpec, framework: Framework) -> RunSpec:

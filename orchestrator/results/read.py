@@ -7,8 +7,7 @@ error and no number; the other runs are still reported. Only the run directory i
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from statistics import median
 
@@ -16,7 +15,8 @@ from orchestrator.errors import ConfigError, DataError, OrchError, RunError, rec
 from orchestrator.inventory import fold
 from orchestrator.logs import is_named, nccl
 from orchestrator.logs.parse import Parsed
-from orchestrator.plan.measures import LANGUAGE_MODEL, SAMPLES_PER_S, TOKENS_PER_S
+from orchestrator.plan import RunSpec
+from orchestrator.plan.measures import LANGUAGE_MODEL, TOKENS_PER_S
 from orchestrator.plan.placement import Slot
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, log_bytes
@@ -26,22 +26,12 @@ from orchestrator.results.binding import binding_words, bound_ranks, shared_core
 from orchestrator.results.closing import arithmetic, as_trained, closing_of, remarks
 from orchestrator.results.hardware import devices_of_node, infiniband_gbit, loaded, quiet, slowed
 from orchestrator.results.language_model import language_values, layout_note, peak_note, with_devices
+from orchestrator.results.log_checks import digest, read_window, sizes_of, verify_statements
 from orchestrator.results.lost_links import lost_links, lost_links_of, lost_links_words
 from orchestrator.results.measured import measured_values, metrics_of, readings_of
 from orchestrator.results.node_logs import NodeLogs, read_logs
-from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
-from orchestrator.results.numbers.resolution import resolution_of_speed
-from orchestrator.results.numbers.rounding import written
-from orchestrator.results.numbers.steadiness import unsteady
-from orchestrator.results.numbers.steady_start import steady_start
-from orchestrator.results.numbers.tempo import StepTimes, all_stretches, tempo
-from orchestrator.results.numbers.throughput import (
-    Terms,
-    disagreement,
-    throughput,
-    window_of,
-)
-from orchestrator.results.numbers.training import verify_training
+from orchestrator.results.numbers.clock import Clock, Sizes
+from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.rank_parts import parts_of_ranks
 from orchestrator.results.run import REREAD, RESUME, RETRY, RunResult
 from orchestrator.results.said import Setting, figures
@@ -107,6 +97,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     places = {(node.host, name): logs[node.host].files[name] for node in holders for name in logs[node.host].sampled}
     sampled = list(places.values())
     samples = aggregate.samples() if aggregate else next((log.samples for log in sampled if log.samples), ())
+    _verify_statements(parsed, spec)
     verify_matched(run, planned, list(records[holders[0].host].files), parsed, places, samples)
     notes = [text for text in (planned.reread, planned.caveat) if text] + _verify_ranks(planned, parsed)
     observed = closing_of(planned, sampled, holders[0].host)
@@ -143,54 +134,63 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         return replace(result, readings=readings, metric_values=measured_values(planned, readings, by_log), digests=digests)
     files = {node.host: len(logs[node.host].sampled) for node in holders}
     verify_ranks_logged(aggregate, grammar, terms, planned.slots, files)
-    measured = throughput(samples, terms)
+    printed = {name: finest for log in sampled for name, finest in log.resolution.items()}
+    arrivals = next((logs[node.host].arrivals for node in holders), ())
+    steps = read_window(
+        samples,
+        terms,
+        printed,
+        simulated=result.simulated,
+        sampled=grammar.sampled,
+        items=spec.items,
+        clock=(Clock(arrivals, _life_s(records[holders[0].host])), Sizes(spec.nodes, spec.world_size)),
+    )
+    measured = steps.throughput
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if measured.samples != planned_samples:
         raise invalid(f"expected {planned_samples} samples in the window, the log counts {measured.samples}")
-    window = window_of(samples, terms)
-    arrivals = next((logs[node.host].arrivals for node in holders), ())
     if not result.simulated:
         notes += quiet(records, spec, observed.get("parameters"), planned.placement.master_addr)
-        notes += verify_training(samples, terms)
-        clock = Clock(arrivals, _life_s(records[holders[0].host]))
-        notes += verify_clock(samples, measured, window, clock, Sizes(spec.nodes, spec.world_size))
-    notes += _disagreement(disagreement(samples, terms), measured.samples_per_s, spec.items)
-    printed = {name: finest for log in sampled for name, finest in log.resolution.items()}
-    resolution = resolution_of_speed(samples, terms, measured, printed)
+    notes += steps.notes
     rank_parts, unusable = parts_of_ranks(parsed, planned.slots, spec)
     notes += unusable
     derived: tuple[Value, ...] = ()
     known = with_devices(observed, (name for host in planned.hosts for name in devices_of_node(planned.facts.get(host))))
     if planned.measure.name == LANGUAGE_MODEL:
-        derived = language_values(spec, planned.transformer, measured.samples_per_s, known, resolution)
+        derived = language_values(spec, planned.transformer, measured.samples_per_s, known, steps.resolution)
         notes += [*peak_note(spec, known, derived), *layout_note(spec, observed)]
-    speeds = tempo(samples, terms)
-    times_of_window = WindowTimes(holders[0].host, speeds.clock if speeds and grammar.nodes != "every" else None, arrivals)
-    use, unread = run_use(run, planned, records, measured, window, times_of_window)
+    started = steps.tempo.clock if steps.tempo and grammar.nodes != "every" else None
+    times_of_window = WindowTimes(holders[0].host, started, arrivals)
+    use, unread = run_use(run, planned, records, measured, steps.window, times_of_window)
     notes += unread
     values = (*derived, *measured_values(planned, (), by_log), *sampled_values(use, planned.measure.sampled))
-    speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
-    times = [line.seconds / line.steps for line in window]
+    speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, steps.resolution * spec.items)
     return replace(
         result,
-        throughput=measured,
-        resolution=resolution,
+        **steps.fields(),
         metric_values=values,
-        said=figures(grammar.metrics, values, speed, times, Setting.of(spec, planned.transformer, known)),
+        said=figures(grammar.metrics, values, speed, steps.times, Setting.of(spec, planned.transformer, known)),
         slowed=slowed(records, measured.seconds, lowered_by_host(use)),
         use=use,
         qualifications=tuple(dict.fromkeys(notes)),
-        step_times=StepTimes.of(times),
-        unsteady=unsteady(window),
-        steady=steady_start(all_stretches(samples, terms)),
-        tempo=speeds,
-        digests=(
-            _digests(records, holders, logs),
-            _digest(f"{seconds:.6f}" for seconds in times),
-        ),
+        digests=(_digests(records, holders, logs), steps.digest),
         rank_parts=rank_parts,
         by_rank={f"{node.host}/{name}": values for node in holders for name, values in logs[node.host].rhythm.items()},
     )
+
+
+def _verify_statements(parsed: Mapping[str, Mapping[str, Parsed]], spec: RunSpec) -> None:
+    """Check what each log says of itself and of the run. A size that the program finds itself is not planned."""
+    sizes = sizes_of(spec)
+    if spec.step.batch_size_up_to:
+        sizes = {name: size for name, size in sizes.items() if name not in ("batch_size", "global_batch")}
+    for host, logs in parsed.items():
+        for name, log in logs.items():
+            try:
+                verify_statements(log, sizes)
+            except DataError as error:
+                error.host, error.where = host, name
+                raise
 
 
 def _holders(planned: Manifest) -> tuple[Slot, ...]:
@@ -200,7 +200,7 @@ def _holders(planned: Manifest) -> tuple[Slot, ...]:
 
 
 def _digests(records: Mapping[str, ExitRecord], holders: Sequence[Slot], logs: Mapping[str, NodeLogs]) -> str:
-    return _digest(records[node.host].files[name].sha256 for node in holders for name in logs[node.host].sampled)
+    return digest(records[node.host].files[name].sha256 for node in holders for name in logs[node.host].sampled)
 
 
 def _transport(run: RunDir, planned: Manifest, records: Mapping[str, ExitRecord]) -> nccl.Paths:
@@ -307,22 +307,6 @@ def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]])
         hosts = fold(node.host for node in planned.slots if set(node.ranks) & set(missing))
         raise invalid(f"expected rank lines of {world} ranks, {len(missing)} are missing, first rank {missing[0]}", hosts)
     return []
-
-
-def _disagreement(other_measure: tuple[str, float] | None, speed: float, items: int) -> list[str]:
-    """Return a qualification if a log's own rates or step times contradict the time that passed according to it.
-
-    A sample counts as ``items`` tokens."""
-    if not other_measure:
-        return []
-    name, other = other_measure
-    unit = (TOKENS_PER_S if items > 1 else SAMPLES_PER_S).unit
-    speeds = f"{written(other * items)} {unit} by its {name}, {written(speed * items)} by the elapsed time"
-    return [f"the log disagrees with itself: {speeds}"]
-
-
-def _digest(texts: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _life_s(record: ExitRecord) -> float | None:

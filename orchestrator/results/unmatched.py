@@ -6,7 +6,8 @@ be read again with a corrected one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from orchestrator.errors import DataError
@@ -24,6 +25,7 @@ __all__ = ["explained", "verify_matched"]
 _READ_BYTES = 1 << 20
 _MOST_FILES = 8
 _SHOWN_LINES = 3
+_MOST_LINES, _LINE_CHARACTERS = 5000, 500
 _SHOWN_CHARACTERS = 120
 
 
@@ -91,7 +93,10 @@ def explained(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]],
     ``patterns`` are those that should have matched, by key; ``misread`` is a matched value that is not a number.
     """
     host, name = logs[0][:2] if logs else ("", "")
-    nearest = _nearest(patterns, logs)
+    texts = [text for _, _, text in logs]
+    # One that has lines is not the one that is wrong.
+    without = {key: pattern for key, pattern in patterns.items() if not any(map(_finds(pattern), texts))}
+    nearest = _nearest(without or patterns, logs)
     if misread:
         detail = f"lines match, but in the first of them {misread} is not a number"
     elif nearest:
@@ -100,6 +105,12 @@ def explained(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]],
     else:
         host, name, detail = next(_beginnings(patterns, logs), (host, name, "it is empty"))
     return host, name, detail
+
+
+def _finds(pattern: str) -> Callable[[str], bool]:
+    """Return a check for text with a line that a pattern matches."""
+    search = re.compile(pattern, re.ASCII).search
+    return lambda text: any(search(line[:_LINE_CHARACTERS]) for line in text.split("\n")[:_MOST_LINES])
 
 
 def _no_log(names: Sequence[str], planned: Manifest) -> DataError:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import LINE_LIMIT, Parsed, _Collector
+from orchestrator.logs.text import LONG_LINE
 
 
 def in_words(parsed: Parsed) -> str:
@@ -19,14 +20,19 @@ def line_by_line(data: bytes, grammar: LogGrammar) -> Parsed:
     collector = _Collector(grammar)
     collector.patterns = [replace(reader, literal="") for reader in collector.patterns]
     collector.results = [replace(reader, literal="") for reader in collector.results]
-    collector.rank = collector.rank and replace(collector.rank, literal="")
-    collector.parts_line = collector.parts_line and replace(collector.parts_line, literal="")
-    collector.closing_line = collector.closing_line and replace(collector.closing_line, literal="")
+    statements = collector.statements
+    for name in ("rank", "rank_parts_line", "closing_line", "rank_list"):
+        reader = getattr(statements, name)
+        setattr(statements, name, reader and replace(reader, literal=""))
     last = max(data.rfind(b"\n"), data.rfind(b"\r"))
     collector.unended(data[last + 1 :])
     end = max(last, 0)
     for line in re.findall(rb"[^\r\n]+", data[:end]):
         text = line[:LINE_LIMIT].decode("utf-8", "replace")
         text = re.sub(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]", "", text)
-        collector.line(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text), cut=len(line) > LINE_LIMIT)
+        text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text)
+        collector.left_out.hits.clear()
+        collector.line(text, cut=len(line) > LINE_LIMIT)
+        if len(line) <= LONG_LINE:
+            collector.left_out.look(text, collector.tags)
     return collector.parsed()

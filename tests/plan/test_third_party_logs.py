@@ -49,7 +49,9 @@ def test_a_line_cut_anywhere_and_glued_to_the_next_never_gives_another_value(fra
         glued = log[:cut] + log[log.find(b"\n", cut) + 1 :]
         # Where a line begins with its step, 20 and 30 make a step 2030: no window reaches that far.
         rows = [row for row in as_rows(parse(glued, rules).samples) if row["step"] <= last]
-        found = {(row["step"], name, value) for row in rows for name, value in row.items()}
+        # A loss that is printed without its step belongs to the step before, whichever that is then.
+        left = ("loss",) if framework in ("tensorflow_official", "tensorpack") else ()
+        found = {(row["step"], name, value) for row in rows for name, value in row.items() if name not in left}
         assert found <= true, f"cut at {cut}: {log[max(0, cut - 60) : cut]!r}"
 
 

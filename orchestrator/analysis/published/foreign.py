@@ -21,7 +21,7 @@ from orchestrator.analysis.published.folders import TABLES, open_published
 from orchestrator.analysis.published.rules import Case, Rule, rule_of
 from orchestrator.analysis.published.tables import BASELINE
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.logs import is_named
+from orchestrator.logs import LogGrammar, is_named
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.baselines import as_baseline
 from orchestrator.plan.folders import open_framework
@@ -30,7 +30,7 @@ from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.state_file import read_bytes
 from orchestrator.results import RunResult, Throughput
-from orchestrator.results.foreign_log import by_grammar, grammar_note
+from orchestrator.results.foreign_log import by_grammar, checked_by_grammar, grammar_note
 from orchestrator.results.summary import Summary, summarize
 
 __all__ = ["by_rule", "summary_of_tree"]
@@ -129,15 +129,21 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split("([0-9]+)", name)]
 
 
-def _measured(result: RunResult, spec: RunSpec, rule: Rule, log: bytes, images: int = 0) -> RunResult:
+def _measured(
+    result: RunResult, spec: RunSpec, rule: Rule, log: bytes, grammar: LogGrammar | None = None, images: int = 0
+) -> RunResult:
+    """Return a result with the speed that a rule reads; with the grammar of its folder, the log has to pass its checks too."""
+    notes: tuple[str, ...] = ()
     try:
+        if grammar:
+            notes = checked_by_grammar(log, grammar, spec, (rule.first, rule.last))
         speed = rule.speed(log, Case(spec.nodes, spec.gpus, spec.batch_size, images))
     except DataError as error:
         error.run_id = result.run_id
         return replace(result, state="failed", error=error, throughput=None)
     samples = (rule.last - rule.first + 1) * spec.global_batch
     throughput = Throughput(speed.samples_per_s, samples, samples / speed.samples_per_s, rule.first, rule.last)
-    qualifications = tuple(dict.fromkeys((*result.qualifications, *speed.warnings)))
+    qualifications = tuple(dict.fromkeys((*result.qualifications, *notes, *speed.warnings)))
     # What is known of the steps is known of the run's own window, not of the rule's.
     return replace(result, state="finished", throughput=throughput, qualifications=qualifications, step_times=None, unsteady=())
 
@@ -183,7 +189,9 @@ def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> t
             again = f"{log.name}: run id {log.run_id} occurs more than once, with different content"
             result = replace(result, qualifications=(again,))
         results.append(
-            _measured(result, spec, rule, data, log.case.images) if rule else by_grammar(result, spec, framework, data)
+            _measured(result, spec, rule, data, framework.log, log.case.images)
+            if rule
+            else by_grammar(result, spec, framework, data)
         )
     return results if rule else _as_repeats(_with_baselines(results)), notes
 

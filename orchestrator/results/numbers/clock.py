@@ -20,13 +20,15 @@ from typing import NamedTuple
 
 from orchestrator.errors import DataError
 from orchestrator.logs import UNITS, StepSample
-from orchestrator.results.numbers.throughput import Stretch, Throughput
+from orchestrator.results.numbers.throughput import Stretch, Throughput, median
 
-__all__ = ["Clock", "Sizes", "verify_clock"]
+__all__ = ["Clock", "Sizes", "verify_clock", "verify_no_jump"]
 
 POLL_S = 1.1
 """A node looks at its logs this often; a line arrived at most so long before it was seen."""
 _APART, _CONTRADICTION = 0.1, 1.5
+_HALF_HOUR_S, _JITTER_S = 1800.0, 2.0
+_ENOUGH = 5
 _LIKE = 1.3
 """A factor that is off by less than this is one of the known mistakes."""
 _KINDS = ("timestamp", "elapsed_s", "step_time_s", "steps_per_s", "samples_per_s")
@@ -67,6 +69,26 @@ def verify_clock(
         hint = next((words for factor, words in sorted(_mistakes(window, sizes)) if factor >= least), "")
         raise _refusal(f"{whole_s:.1f} s for the window of a run of {clock.life_s:.1f} s", hint)
     return notes
+
+
+def verify_no_jump(intervals: Sequence[Stretch]) -> None:
+    """Check that no line took whole half hours longer than the others: the clock of the log was set, as at the end of summer.
+
+    Raises DataError (result_invalid).
+    """
+    if len(intervals) < _ENOUGH:
+        return
+    usual = median([part.seconds / part.steps for part in intervals])
+    for part in intervals:
+        longer = part.seconds - usual * part.steps
+        jumps = round(longer / _HALF_HOUR_S)
+        if jumps >= 1 and abs(longer - jumps * _HALF_HOUR_S) <= _JITTER_S + usual * part.steps:
+            raise DataError(
+                f"expected a clock that nobody sets, got a jump of {longer / 3600:.3g} h at step {part.last}, where a step "
+                f"usually takes {usual:.3g} s",
+                kind="result_invalid",
+                hint="daylight saving time ended or began in the window, or the clock was set; read another time of the lines",
+            )
 
 
 def _arrived(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 
 from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
@@ -16,6 +17,9 @@ from orchestrator.results.numbers.throughput import Terms
 
 __all__ = ["verify_training"]
 
+_HINT = "lower the learning rate, or use a wider dtype; arithmetic with NaN may be faster or slower"
+_LEAST_LOSSES = 2
+"""A single loss does not show on which lines a program prints it."""
 _LEAST_LINES = 4
 """Fewer lines with the same loss may agree because the program rounds it."""
 
@@ -27,7 +31,43 @@ def verify_training(samples: Sequence[StepSample], terms: Terms) -> list[str]:
     the optimizer skipped every step.
     """
     window = [sample for sample in samples if terms.warmup_steps < sample.step <= terms.steps]
-    return [*_skipped(window, terms.steps - terms.warmup_steps), *_losses(window)]
+    _verify_printed([sample for sample in samples if sample.step <= terms.steps])
+    return [*_skipped(window, terms.steps - terms.warmup_steps), *_losses(window), *_norms(window)]
+
+
+def _verify_printed(lines: Sequence[StepSample]) -> None:
+    """Check that a loss is printed up to the end: some programs leave one out that is no number."""
+    without = [sample.loss is None for sample in lines]
+    if without.count(False) < _LEAST_LOSSES or not without[-1]:
+        return
+    gaps = [len(list(group)) for is_without, group in groupby(without) if is_without]
+    last = gaps.pop()
+    # A program may print it on some lines only.
+    if last > max(gaps, default=0):
+        raise DataError(
+            f"expected a loss up to step {lines[-1].step}, got none from step {lines[-last].step} on: "
+            "the program may leave out one that is no number",
+            kind="result_invalid",
+            hint=_HINT,
+        )
+
+
+def _norms(window: Sequence[StepSample]) -> list[str]:
+    lines = [sample for sample in window if sample.grad_norm is not None]
+    spoilt = [sample.step for sample in lines if sample.grad_norm is not None and not math.isfinite(sample.grad_norm)]
+    if not spoilt:
+        return []
+    # A step that the loss scaler skipped after an overflow changes nothing.
+    if spoilt[-1] == lines[-1].step and not lines[-1].skipped:
+        finite = [sample.step for sample in lines if sample.step not in spoilt]
+        since = next(step for step in spoilt if not finite or step > finite[-1])
+        raise DataError(
+            f"expected finite gradients, got a norm of {lines[-1].grad_norm:g} from step {since} on: "
+            "the program computed without training",
+            kind="result_invalid",
+            hint=_HINT,
+        )
+    return [f"the norm of the gradients is not finite in {len(spoilt)} of {len(lines)} lines of the window"]
 
 
 def _losses(window: Sequence[StepSample]) -> list[str]:
@@ -39,7 +79,7 @@ def _losses(window: Sequence[StepSample]) -> list[str]:
         raise DataError(
             f"expected a finite loss, got {lines[-1][1]:g} {spoilt}: the program computed without training",
             kind="result_invalid",
-            hint="lower the learning rate, or use a wider dtype; arithmetic with NaN may be faster or slower",
+            hint=_HINT,
         )
     if len(finite) < len(lines):
         return [f"the loss is not finite in {len(lines) - len(finite)} of {len(lines)} lines of the window"]

@@ -1,0 +1,111 @@
+"""Lines that begin like those of a pattern and do not match it: rows that another line has broken, or of another form.
+
+>>> rows = {"log.readings[0]": compiled("log.readings[0]", "^Copy: +(?P<rate>[0-9.]+) +[0-9.]+$", None)}
+>>> left_out = LeftOut(rows)
+>>> left_out.look("Copy:   83539.9  0.0159\\nCopy:   8node1: INFO ring\\n", MPIRUN)
+>>> left_out.words()
+["1 line begins like those of log.readings[0] and was left out: 'Copy: 8node1: INFO ring'"]
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.logs.patterns import Reader, compiled, tokens
+from orchestrator.logs.text import MPIRUN, Tags
+from orchestrator.plural import plural
+
+__all__ = ["LEFT_OUT", "MPIRUN", "LeftOut"]
+
+LEFT_OUT = "left out"
+"""The words by which a note about such lines is known."""
+_LEAST_CHARACTERS = 3
+"""Fewer plain characters occur in any line by chance."""
+_LEAST_COLUMNS = 2
+_SHOWN = 100
+_COLUMN = re.compile(r" \+|\\s\+")
+
+
+class LeftOut:
+    """The lines of one log that begin like a result. ``literals``: bytes of which a block has one if it may hold such lines."""
+
+    def __init__(self, readers: Mapping[str, Reader]) -> None:
+        self.readers = readers
+        starts = {key: _start(key, reader) for key, reader in readers.items()}
+        self.starts = {key: start for key, start in starts.items() if start}
+        self.hits: Counter[re.Pattern[str]] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+
+    @property
+    def literals(self) -> set[bytes]:
+        """The plain text of the beginnings."""
+        return {start.literal.encode() for start in self.starts.values()}
+
+    def look(self, text: str, tags: Tags) -> None:
+        """Look for such lines in a block of which other readers have read what matches; `hit` says how much that was."""
+        for key, start in self.starts.items():
+            hits = self.hits.pop(self.readers[key].pattern, 0)
+            if start.literal and text.count(start.literal) == hits:
+                continue
+            for line in text.split("\n"):
+                if start.literal in line:
+                    self._line(key, start, (piece for _, piece in tags.pieces(line)))
+
+    def hit(self, pattern: re.Pattern[str]) -> None:
+        """Count a match of a pattern."""
+        self.hits[pattern] += 1
+
+    def hit_columns(self, reader: Reader, leading: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> None:
+        """Count the matches of a pattern in a block that was read by columns."""
+        name = next(name for name in reader.pattern.groupindex if name != "step" or len(reader.pattern.groupindex) == 1)
+        column = columns.get(name, ())
+        self.hits[reader.pattern] += len(column) - column.count(None) + (name in leading)
+
+    def words(self) -> list[str]:
+        """Return a note for each pattern of which lines were left out."""
+        notes = []
+        for key, count in self.counts.items():
+            verbs = "begins like those of {} and was" if count == 1 else "begin like those of {} and were"
+            first = "" if count == 1 else " the first is"
+            notes.append(f"{plural(count, 'line')} {verbs.format(key)} {LEFT_OUT}:{first} {self.first[key]!r}")
+        return notes
+
+    def _line(self, key: str, start: Reader, pieces: Iterable[str]) -> None:
+        for piece in pieces:
+            if start.pattern.search(piece) and not any(self._matching(piece)):
+                self.counts[key] += 1
+                self.first.setdefault(key, " ".join(piece.split())[:_SHOWN])
+
+    def _matching(self, piece: str) -> Iterator[bool]:
+        return (reader.literal in piece and bool(reader.pattern.search(piece)) for reader in self.readers.values())
+
+
+def _start(key: str, reader: Reader) -> Reader | None:
+    """Return the reader of the beginning of a pattern, up to its second value, or up to its only one; None if that says too
+    little to tell its lines from others."""
+    pattern = reader.pattern.pattern
+    depth, length, values = 0, 0, []
+    for token in tokens(pattern):
+        if token == "(" and not depth and pattern.startswith("(?P<", length):
+            values.append(length)
+        if token == "|" and not depth:
+            return None
+        depth += (token == "(") - (token == ")")
+        length += len(token)
+    beginning = pattern[: values[min(len(values) - 1, 1)]] if values else ""
+    # Text that another line has put in front of a row hides an anchor.
+    loose = beginning.removeprefix("^")
+    try:
+        start = compiled(key, loose, None, needs_groups=False)
+        if len(start.literal.strip()) >= _LEAST_CHARACTERS:
+            return start
+        start = compiled(key, beginning, None, needs_groups=False)
+    except ConfigError:
+        return None
+    has_columns = beginning.startswith("^") and len(_COLUMN.findall(beginning)) >= _LEAST_COLUMNS
+    return start if has_columns and not reader.literal else None

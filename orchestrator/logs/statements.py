@@ -1,0 +1,202 @@
+"""Statements of a log besides its steps and results: who takes part, in a run of which size, and if the results are right.
+
+>>> grammar = LogGrammar((), refuse=("^Failed",), facts=("^Batch size: (?P<global_batch>[0-9]+) global",))
+>>> statements = Statements(grammar)
+>>> statements.read(None, "Batch size: 128 global", lambda text: None)
+>>> statements.read(None, "Failed validation", lambda text: None)
+>>> statements.facts, statements.void
+({'global_batch': {128: 'Batch size: 128 global'}}, ["the program says 'Failed validation'"])
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.errors import DataError
+from orchestrator.logs.grammar import Agreement, Header, LogGrammar
+from orchestrator.logs.numbers import NumberForm
+from orchestrator.logs.patterns import Reader, compiled
+from orchestrator.logs.text import whole
+from orchestrator.strictjson import strict_json
+
+__all__ = ["Statements"]
+
+_MOST = 1 << 16
+"""Ranks that are kept of a log."""
+_MOST_REASONS = 20
+_MOST_VALUES = 8
+_SHOWN = 160
+
+Warn = Callable[[str], None]
+
+
+class Statements:
+    """The statements of one log, line by line.
+
+    ``void``: why its results are no results. ``facts``: the values of each fact, with the line of each. ``listed``: how often
+    the list of ranks has each rank.
+    """
+
+    def __init__(self, grammar: LogGrammar) -> None:
+        self.numbers = grammar.numbers
+        self.agreements = grammar.agreements
+        self.rank = _reader("log.rank", grammar.rank, ("rank", "world_size"))
+        self.rank_parts_line = _reader("log.rank_parts", grammar.rank_parts, ("json",))
+        self.closing_line = _reader("log.closing", grammar.closing, ("json",))
+        self.rank_list = _reader("log.rank_list", grammar.rank_list, ("rank",))
+        self.refusals = _verdicts(grammar.by_key("refuse"))
+        self.confirmations = _verdicts(grammar.by_key("confirm"))
+        self.fact_lines = [compiled(key, pattern, None) for key, pattern in grammar.by_key("facts").items()]
+        self.headers = [
+            (compiled(f"log.headers[{number}]", header.line, None, needs_groups=False), header)
+            for number, header in enumerate(grammar.headers)
+        ]
+        self.above: Header | None = None
+        self.missing = dict(grammar.by_key("confirm"))
+        self.ranks: list[tuple[int, int | None]] = []
+        self.rank_parts: list[str] = []
+        self.closing: Mapping[str, Any] | None = None
+        self.facts: dict[str, dict[Any, str]] = {}
+        self.listed: Counter[int] = Counter()
+        self.void: list[str] = []
+
+    @property
+    def readers(self) -> list[Reader]:
+        """The readers of all statements."""
+        single = (self.rank, self.rank_parts_line, self.closing_line, self.rank_list)
+        headers = [reader for reader, _ in self.headers]
+        return [
+            *(reader for reader in single if reader),
+            *self.refusals.values(),
+            *self.confirmations.values(),
+            *self.fact_lines,
+            *headers,
+        ]
+
+    def read(self, tag: int | None, text: str, warn: Warn, cut_at: int = -1) -> None:
+        """Read a piece of a line that the rank ``tag`` printed. A match that ends at ``cut_at`` may be half of one."""
+
+        def found(reader: Reader | None) -> list[re.Match[str]]:
+            if reader is None or reader.literal not in text:
+                return []
+            return [match for match in reader.pattern.finditer(text) if match.end() != cut_at]
+
+        for match in found(self.rank):
+            self._rank(match.groupdict(), warn)
+        for match in found(self.rank_list):
+            listed = whole(match["rank"])
+            if listed is not None and len(self.listed) < _MOST:
+                self.listed[listed] += 1
+        self.rank_parts += [match["json"] for match in found(self.rank_parts_line)]
+        for match in found(self.closing_line):
+            self._closing(match["json"], warn)
+        for refusal in self.refusals.values():
+            if found(refusal):
+                self._void(f"the program says {_shown(text)}")
+        for key in [key for key in self.missing if found(self.confirmations[key])]:
+            del self.missing[key]
+        for reader in self.fact_lines:
+            for match in found(reader):
+                self._fact(match.groupdict(), text)
+        for reader, header in self.headers:
+            if found(reader):
+                self.above = header
+
+    def row(self, said: dict[str, str], text: str) -> dict[str, str]:
+        """Return the groups of a row in the unit of the header above it. A row that contradicts itself, or of which neither a
+        header nor its own numbers tell the unit, makes the log void."""
+        if self.above:
+            for name, factor in self.above.factors.items():
+                if name in said:
+                    said[name] = _scaled(said[name], factor, self.numbers)
+        verdicts = [_agrees(agreement, said, self.numbers) for agreement in self.agreements]
+        for agreement, verdict in zip(self.agreements, verdicts, strict=True):
+            if verdict:
+                self._void(f"{verdict} in {_shown(text)}; see log.agreements for {agreement.value}")
+        if self.headers and not self.above and "" not in verdicts:
+            self._void(f"no header of log.headers stands above the row {_shown(text)}, so that its unit is not known")
+        return said
+
+    def verdict(self, has_results: bool) -> tuple[str, ...]:
+        """Return why the results of the whole log are none; ``has_results``: it has any."""
+        if has_results and self.missing:
+            for key, pattern in self.missing.items():
+                self._void(f"expected a line of {key}, {pattern!r}, in a log with results, got none")
+        return tuple(self.void)
+
+    def _void(self, reason: str) -> None:
+        if reason not in self.void and len(self.void) < _MOST_REASONS:
+            self.void.append(reason)
+
+    def _fact(self, groups: Mapping[str, str | None], text: str) -> None:
+        for name, said in groups.items():
+            if said is not None:
+                number = whole(said.replace(",", ""))
+                values = self.facts.setdefault(name, {})
+                if len(values) < _MOST_VALUES:
+                    values.setdefault(said if number is None else number, text.strip()[:_SHOWN])
+
+    def _rank(self, groups: Mapping[str, str | None], warn: Warn) -> None:
+        rank, world_size = whole(groups.get("rank")), whole(groups.get("world_size"))
+        if rank is None or len(self.ranks) >= _MOST:
+            warn("a rank line has no valid rank")
+        else:
+            self.ranks.append((rank, world_size))
+
+    def _closing(self, text: str, warn: Warn) -> None:
+        try:
+            value = strict_json(text, "closing line")
+        except DataError as error:
+            warn(str(error))
+            return
+        if not isinstance(value, dict):
+            warn(f"closing line: expected a JSON object, got {type(value).__name__}")
+            return
+        if self.closing not in (None, value):
+            warn("several closing lines differ; the last one was used")
+        self.closing = value
+
+
+def _reader(key: str, pattern: str, groups: tuple[str, ...]) -> Reader | None:
+    return compiled(key, pattern, groups) if pattern else None
+
+
+def _verdicts(patterns: Mapping[str, str]) -> dict[str, Reader]:
+    return {key: compiled(key, pattern, None, needs_groups=False) for key, pattern in patterns.items()}
+
+
+def _scaled(text: str, factor: float, form: NumberForm) -> str:
+    """Return a printed number times a factor, with as many digits as were printed."""
+    number, resolution = form.number(text), form.resolution(text)
+    if factor == 1 or number is None or not resolution or not math.isfinite(number):
+        return text
+    decimals = max(0, -math.floor(math.log10(resolution * factor)))
+    return f"{number * factor:.{decimals}f}"
+
+
+def _agrees(agreement: Agreement, said: Mapping[str, str], form: NumberForm) -> str | None:
+    """Return how a row contradicts itself, an empty text if it does not; None if it lacks one of the numbers."""
+    names = (agreement.value, *agreement.of, *agreement.over)
+    numbers = [form.number(said.get(name, "")) for name in names]
+    if not all(number and math.isfinite(number) and number > 0 for number in numbers):
+        return None
+    value, *others = [number or 0.0 for number in numbers]
+    of, over = others[: len(agreement.of)], others[len(agreement.of) :]
+    computed = agreement.factor * math.prod(of) / math.prod(over)
+    # Each number may be off by one unit of its last digit.
+    off = math.prod(1 + form.resolution(said[name]) / number for name, number in zip(names, (value, *others), strict=True))
+    within = agreement.within * off
+    if 1 / within <= value / computed <= within:
+        return ""
+    said_by = " and ".join((*agreement.of, *agreement.over))
+    return f"{agreement.value} is {value:g}, but {said_by} give {computed:.4g},"
+
+
+def _shown(text: str) -> str:
+    words: Sequence[str] = text.split()
+    line = " ".join(words)
+    return repr(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…")

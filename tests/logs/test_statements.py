@@ -1,0 +1,147 @@
+"""What a log says of itself: verdicts, facts, lists of ranks, headers with units, and rows that contradict themselves."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+from orchestrator.errors import DataError
+from orchestrator.logs import LogGrammar
+from orchestrator.logs.grammar import Agreement, Header
+from orchestrator.logs.parse import Parsed, parse
+from orchestrator.results.log_checks import verify_statements
+
+ROWS = r"^(?P<size>[0-9]+) +(?P<us>[0-9.]+) +(?P<rate>[0-9.]+)$"
+RATE = Agreement("rate", of=("size",), over=("us",), factor=0.001)
+UNITS = (Header("^size +us +GB/s$"), Header("^size +ms +GB/s$", {"us": 1000}))
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["logs.statements", "logs.left_out", "logs.micro_batches", "results.log_checks"]
+    + [f"results.numbers.{name}" for name in ("cumulative", "sampled")],
+)
+def test_the_examples_hold(module: str) -> None:
+    assert doctest.testmod(importlib.import_module(f"orchestrator.{module}")).failed == 0
+
+
+def table(*lines: str, headers: tuple[Header, ...] = (), agreements: tuple[Agreement, ...] = ()) -> Parsed:
+    grammar = LogGrammar(("node.out",), readings=(ROWS,), headers=headers, agreements=agreements)
+    return parse("".join(f"{line}\n" for line in lines).encode(), grammar)
+
+
+def test_rows_are_in_the_unit_of_the_header_above_them() -> None:
+    parsed = table("size ms GB/s", "1048576 0.163 6.43", headers=UNITS, agreements=(RATE,))
+
+    assert (parsed.readings[0]["us"], parsed.void) == ("163", ())
+
+
+def test_a_scaled_number_has_no_digits_that_were_not_printed() -> None:
+    parsed = table("size GB/s", "65536 1.0 10874.66", headers=(Header("^size GB/s$", {"rate": 0.008388608}),))
+
+    assert parsed.readings[0]["rate"] == "91.22326"
+
+
+def test_a_later_header_counts_for_the_rows_below_it() -> None:
+    parsed = table("size ms GB/s", "1000 0.5 2.0", "size us GB/s", "1000 500 2.0", headers=UNITS)
+
+    assert [row["us"] for row in parsed.readings] == ["500", "500"]
+
+
+def test_a_row_without_a_header_has_no_unit() -> None:
+    parsed = table("1048576 163 6.43", headers=UNITS)
+
+    with pytest.raises(DataError, match="no header of log.headers stands above the row '1048576 163 6.43'"):
+        verify_statements(parsed, {})
+
+
+def test_a_row_that_agrees_with_itself_needs_no_header() -> None:
+    assert table("1048576 163.1 6.43", headers=UNITS, agreements=(RATE,)).void == ()
+
+
+@pytest.mark.parametrize(("row", "agrees"), [("1000000 500 2.0", True), ("1000000 0.5 2.0", False), ("999 3 0.3", True)])
+def test_a_row_may_differ_from_itself_by_its_digits_only(row: str, agrees: bool) -> None:
+    assert (table(row, agreements=(RATE,)).void == ()) is agrees
+
+
+def test_a_verdict_voids_a_log_with_results_and_is_quoted() -> None:
+    grammar = LogGrammar(("node.out",), readings=(ROWS,), refuse=("^WRONG",))
+    parsed = parse(b"1 2 3\nWRONG in 4 places\n", grammar)
+
+    with pytest.raises(DataError, match="the program says 'WRONG in 4 places'"):
+        verify_statements(parsed, {})
+
+
+@pytest.mark.parametrize(("log", "is_void"), [(b"1 2 3\n", True), (b"1 2 3\nresults are right\n", False), (b"\n", False)])
+def test_a_log_with_results_needs_the_line_that_confirms_them(log: bytes, is_void: bool) -> None:
+    parsed = parse(log, LogGrammar(("node.out",), readings=(ROWS,), confirm=("^results are right$",)))
+
+    assert bool(parsed.void) is is_void
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ([0, 0], "got 2 of rank 0, none of rank 1: 2 programs that did not find each other"),
+        ([0], "got none of rank 1"),
+        ([0, 1, 2], "got one of rank 2"),
+    ],
+)
+def test_a_list_has_each_rank_of_the_run_once(ranks: list[int], said: str) -> None:
+    log = "".join(f"# rank {rank} on a\n" for rank in ranks).encode()
+    parsed = parse(log, LogGrammar(("node.out",), readings=(ROWS,), rank_list="^# rank (?P<rank>[0-9]+) on "))
+
+    with pytest.raises(DataError, match=said):
+        verify_statements(parsed, {"world_size": 2})
+
+
+def test_a_list_that_is_right_and_a_run_of_unknown_size_pass() -> None:
+    grammar = LogGrammar(("node.out",), readings=(ROWS,), rank_list="^# rank (?P<rank>[0-9]+) on ")
+    parsed = parse(b"# rank 1 on b\n# rank 0 on a\n", grammar)
+
+    verify_statements(parsed, {"world_size": 2})
+    verify_statements(parsed, {})
+
+
+def test_facts_agree_with_the_run_and_with_each_other() -> None:
+    grammar = LogGrammar(("node.out",), facts=(r"^batch (?P<batch_size>[0-9,]+)",), readings=(ROWS,))
+
+    verify_statements(parse(b"batch 1,024\nbatch 1,024\n", grammar), {"batch_size": 1024})
+    with pytest.raises(DataError, match="expected batch_size 512, the log says 1024: 'batch 1,024'"):
+        verify_statements(parse(b"batch 1,024\n", grammar), {"batch_size": 512})
+    with pytest.raises(DataError, match="expected one batch_size, the log says 1024 and 512"):
+        verify_statements(parse(b"batch 1,024\nbatch 512\n", grammar), {})
+
+
+def test_rows_that_another_line_has_broken_are_counted() -> None:
+    parsed = parse(
+        b"Copy:  83539.9  0.0159\nCopy:  8host:1 NCCL INFO ring\nother\nx: Copy:  1.5  0\n",
+        LogGrammar(("node.out",), readings=(r"^Copy: +(?P<rate>[0-9.]+) +[0-9.]+$",)),
+    )
+
+    assert parsed.warnings == (
+        "2 lines begin like those of log.readings[0] and were left out: the first is 'Copy: 8host:1 NCCL INFO ring'",
+    )
+
+
+def test_step_lines_that_are_broken_are_counted_in_blocks_too() -> None:
+    log = b"".join(b"iter %d: loss 2.0, time 5 ms\n" % step for step in range(200)) + b"iter 200: loss 2.NCCL INFO\n"
+    grammar = LogGrammar(("node.out",), (r"iter (?P<step>[0-9]+): loss (?P<loss>[0-9.]+), time (?P<step_time_s>[0-9.]+) ms",))
+
+    parsed = parse(log, grammar)
+
+    assert len(parsed.samples) == 200
+    assert parsed.warnings == ("1 line begins like those of log.patterns[0] and was left out: 'iter 200: loss 2.NCCL INFO'",)
+
+
+@pytest.mark.parametrize("steps", [range(1, 161), range(4, 161, 4)])
+def test_micro_batches_are_parts_of_steps(steps: range) -> None:
+    log = "".join(f"iter {step} in 0.25 s at {step}\n" for step in steps).encode()
+    pattern = r"iter (?P<step>[0-9]+) in (?P<step_time_s>[0-9.]+) s at (?P<timestamp>[0-9]+)$"
+    parsed = parse(log, LogGrammar(("node.out",), (pattern,), micro_batches=4))
+
+    assert [sample.step for sample in parsed.samples] == list(range(1, 41))
+    assert {sample.step_time_s for sample in parsed.samples} == {1.0}
+    assert [sample.timestamp for sample in parsed.samples] == list(range(4, 161, 4))
