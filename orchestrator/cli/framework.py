@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli import complete
 from orchestrator.cli.options import Json, Templates, print_json, template_bases
+
+if TYPE_CHECKING:
+    from orchestrator.plan.command_line import TrainingCommand
 
 app = typer.Typer(
     help="Show, create and check framework folders. Contacts no host.",
@@ -18,6 +21,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 _LONGEST_SAMPLE = 1 << 20
+_LARGEST_INPUT = 1 << 20
+"""A larger file among the arguments of a command is data, which does not belong into a payload."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
 
 
@@ -94,14 +99,13 @@ def new(
     """Create a framework folder in templates/ of the project.
 
     The folder runs as it is: it starts the given command, or is an example to edit. If the command's script is a file here,
-    it is copied into the folder, with the modules next to it that it imports. Ranks, addresses and ports come from orch; all
-    other arguments are kept.
+    it is copied into the folder, with the modules next to it that it imports and small files among its arguments. Ranks,
+    addresses and ports come from orch; all other arguments are kept.
     """
-    from orchestrator.errors import ConfigError, Faults
+    from orchestrator.errors import ConfigError
     from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
     from orchestrator.plan.command_line import training_command
-    from orchestrator.plan.payload import imported_files, payload_files
-    from orchestrator.plan.scaffold import example, for_command, new_metric
+    from orchestrator.plan.scaffold import example, for_command, hook, new_metric, placed_arguments
     from orchestrator.record import Project
 
     if not _NAME.fullmatch(name):
@@ -121,28 +125,26 @@ def new(
         raise ConfigError(
             "expected a new folder", kind="unsafe_path", where=str(folder), hint="existing files are not overwritten"
         )
-    entries: list[str] = []
-    source, left_out = Path(), tuple[str, ...]()
+    payload: dict[str, bytes] = {}
+    said: list[str] = []
     if from_command:
         command = training_command(from_command, lambda word: Path(word).is_file())
-        left_out = command.left_out
-        if command.is_here:
-            program = Path(command.script or command.program)
-            entries, source = imported_files(program), program.parent
-        elif command.module:
-            entries = _module(command.module)
-        files = for_command(name, from_command, command, entries, metrics, sample)
+        payload = _payload(command)
+        files = for_command(name, from_command, command, payload, metrics, sample)
+        if command.left_out:
+            said.append(f"left out, because orch sets it in each run: {', '.join(command.left_out)}")
+        if placed := placed_arguments(command):
+            said.append(f"with values of orch in each run: {', '.join(placed)}")
+        said += filter(None, [hook(command)])
     else:
         files = example(name)
-    payload, faults = payload_files(dict.fromkeys(entries, "--from-command"), source)
-    if faults:
-        raise Faults(faults)
     for file, content in {**{file: text.encode() for file, text in files.items()}, **payload}.items():
         make_folder((folder / file).parent, PROJECT_HINT, is_input=True)
         write_atomic(folder / file, content, 0o644, is_input=True)
-    typer.echo(f"{folder}: {', '.join([*files, *entries])}")
-    if left_out:
-        typer.echo(f"left out, because orch sets it in each run: {', '.join(left_out)}")
+    copied = dict.fromkeys(file.split("/")[0] + "/" * ("/" in file) for file in payload)
+    typer.echo(f"{folder}: {', '.join([*files, *copied])}")
+    for line in said:
+        typer.echo(line)
     if from_command and not log:
         typer.echo("sample.log is a placeholder: put a log of the program in its place, or name one with --log FILE")
     typer.echo(f"next: edit {folder}/framework.yaml; orch framework check {name}; orch bench {name} -f {name} --dry-run")
@@ -162,6 +164,28 @@ def _sample(log: Path | None) -> str:
         got = f"{len(text)} characters" if text.strip() else "an empty one"
         raise ConfigError(f"expected a log of at most {_LONGEST_SAMPLE} characters, got {got}", where=f"--log {log}")
     return text
+
+
+def _payload(command: TrainingCommand) -> dict[str, bytes]:
+    """Return the files here that a command needs, by name: its script with what that imports, and small files among its
+    arguments. Raises Faults for a file that cannot be sent."""
+    from orchestrator.errors import Faults
+    from orchestrator.plan.payload import imported_files, is_payload_name, payload_files
+
+    entries, source = list[str](), Path()
+    if command.is_here:
+        program = Path(command.script or command.program)
+        entries, source = imported_files(program), program.parent
+    elif command.module:
+        entries = _module(command.module)
+    payload, faults = payload_files(dict.fromkeys(entries, "--from-command"), source)
+    if faults:
+        raise Faults(faults)
+    for file in map(Path, command.inputs):
+        is_small = file.stat().st_size <= _LARGEST_INPUT
+        if is_small and is_payload_name(file.name) and file.name not in payload:
+            payload[file.name] = file.read_bytes()
+    return payload
 
 
 def _module(dotted: str) -> list[str]:

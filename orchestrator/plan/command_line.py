@@ -40,8 +40,9 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 @dataclass(frozen=True, slots=True)
 class TrainingCommand:
     """``launcher`` is torchrun, python or program. One of ``script``, ``module`` and ``program`` is set; a script is a payload
-    if ``is_here``. ``flags`` are those of the interpreter, ``env`` the variables set in front of the command, and ``left_out``
-    what orch sets in each run by itself."""
+    if ``is_here``. ``flags`` are those of the interpreter, ``shell`` that of a program that is a shell script, ``env`` the
+    variables set in front of the command, ``inputs`` the arguments, or what follows their ``=``, that name a file here, and
+    ``left_out`` what orch sets in each run by itself."""
 
     launcher: str
     script: str = ""
@@ -49,8 +50,10 @@ class TrainingCommand:
     program: str = ""
     is_here: bool = False
     flags: tuple[str, ...] = ()
+    shell: str = ""
     arguments: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
 
@@ -59,7 +62,11 @@ def training_command(text: str, is_file: Callable[[str], bool]) -> TrainingComma
 
     Raises ConfigError for a command that is none, needs a shell, or starts through a launcher that cannot be translated.
     """
-    return _verify_kept(_taken_apart(_PARTS.sub(_marked, text), is_file))
+    command = _verify_kept(_taken_apart(_PARTS.sub(_marked, text), is_file))
+    values = [value if equals else word for word in command.arguments for _, equals, value in [word.partition("=")]]
+    # An absolute path is one of every node.
+    inputs = [value for value in values if value and not value.startswith(("/", "~", "-")) and is_file(value)]
+    return replace(command, inputs=tuple(dict.fromkeys(inputs)))
 
 
 def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
@@ -102,14 +109,20 @@ def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     if launcher == "program":
         if not words:
             raise ConfigError("expected a program, got none", where=_WHERE)
-        if name in ("bash", "sh") and rest and is_file(rest[0]):
-            hint = f"write {_here(rest[0])}, with a first line such as #!/bin/{name}: it is then sent to the nodes"
-            raise ConfigError(f"expected the script itself, got {name} {rest[0]}", where=_WHERE, hint=hint)
+        shell = name if name in ("bash", "sh") and rest and is_file(rest[0]) else ""
+        if shell:
+            words, rest = rest, rest[1:]
         here = is_file(words[0])
         if not here and "/" in words[0] and not words[0].startswith(("/", "~")):
             raise _no_file(words[0])
         return TrainingCommand(
-            "program", program=words[0], is_here=here, arguments=tuple(rest), env=tuple(env), left_out=tuple(left_out)
+            "program",
+            program=words[0],
+            is_here=here,
+            shell=shell,
+            arguments=tuple(rest),
+            env=tuple(env),
+            left_out=tuple(left_out),
         )
     if launcher == "python" and rest[:1] == ["-m"]:
         is_module, rest = True, rest[1:]
@@ -152,11 +165,6 @@ def _verify_kept(command: TrainingCommand) -> TrainingCommand:
             hint = f"write the value, {_SCRIPT}" if _MARKS["$"] in word else _SCRIPT.removeprefix("or ")
             raise ConfigError(f"expected a word without shell syntax, got {_unmarked(word)!r}", where=_WHERE, hint=hint)
     return replace(command, left_out=tuple(map(_unmarked, command.left_out)))
-
-
-def _here(name: str) -> str:
-    """Return how a shell starts a file here."""
-    return name if "/" in name else f"./{name}"
 
 
 def _no_file(name: str) -> ConfigError:

@@ -40,6 +40,7 @@ from orchestrator.results.telemetry.doubts import lowered_by_host
 from orchestrator.results.telemetry.read import WindowTimes, run_use
 from orchestrator.results.telemetry.use import sampled_values
 from orchestrator.results.unmatched import verify_matched
+from orchestrator.results.unread_logs import unread_results
 from orchestrator.results.values import Value
 
 __all__ = ["read_run"]
@@ -100,6 +101,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     _verify_statements(parsed, spec)
     verify_matched(run, planned, list(records[holders[0].host].files), parsed, places, samples)
     notes = [text for text in (planned.reread, planned.caveat) if text] + _verify_ranks(planned, parsed)
+    notes += unread_results(run, records, grammar, places)
     observed = closing_of(planned, sampled, holders[0].host)
     spec = as_trained(spec, observed)
     terms = Terms.of(spec, grammar)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,8 @@ from orchestrator.errors import ConfigError
 from orchestrator.logs.matches import matches
 from orchestrator.plan.command_line import training_command
 from orchestrator.plan.folders import FrameworkFolder, read_folder
-from orchestrator.plan.payload import imported_files
-from orchestrator.plan.scaffold import example, for_command, new_metric
+from orchestrator.plan.payload import imported_files, payload_bytes
+from orchestrator.plan.scaffold import example, for_command, hook, new_metric
 from orchestrator.plan.trial import Trial, trials, unread_options
 from tests.support.judge import LIMIT_S
 from tests.support.rendering import complaint
@@ -63,7 +65,7 @@ COMMANDS = [
 @pytest.mark.parametrize(("typed", "ends"), COMMANDS)
 def test_a_command_keeps_its_own_arguments_and_gets_its_ranks_from_orch(tmp_path: Path, typed: str, ends: str) -> None:
     command = training_command(typed, lambda word: word.endswith("train.py"))
-    files = for_command("mine", typed, command, ["train.py"] if command.is_here else [])
+    files = for_command("mine", typed, command, {"train.py": b"pass\n"} if command.is_here else {})
     folder = written(tmp_path / "mine", files | ({"train.py": "pass\n"} if command.is_here else {}))
     tried = sound(folder)
     last = launch_of(next(trial for trial in tried if trial.name == "2n2g cpu fp32"))
@@ -76,7 +78,7 @@ def test_a_command_keeps_its_own_arguments_and_gets_its_ranks_from_orch(tmp_path
 
 def test_batch_size_and_steps_of_the_command_are_those_of_the_bench(tmp_path: Path) -> None:
     typed = "python /opt/train.py --batch_size=64 --steps 200"
-    folder = written(tmp_path / "mine", for_command("mine", typed, training_command(typed, lambda word: False), []))
+    folder = written(tmp_path / "mine", for_command("mine", typed, training_command(typed, lambda word: False), {}))
     assert (folder.framework.defaults["batch_size"], folder.framework.defaults["steps"]) == (64, 200)
     assert "--batch_size={{ spec.batch_size }} --steps {{ spec.steps }}" in folder.sources["launch.sh.j2"]
 
@@ -84,8 +86,51 @@ def test_batch_size_and_steps_of_the_command_are_those_of_the_bench(tmp_path: Pa
 @pytest.mark.parametrize("typed", ["A='x: \"y\"' python /opt/train.py", "ORCHID=1 LD_LIBRARY_PATH=/a:/b python /opt/train.py"])
 def test_variables_in_front_of_a_command_are_those_of_the_folder(tmp_path: Path, typed: str) -> None:
     command = training_command(typed, lambda word: False)
-    folder = written(tmp_path / "mine", for_command("mine", typed, command, []))
+    folder = written(tmp_path / "mine", for_command("mine", typed, command, {}))
     assert folder.framework.env == dict(command.env)
+
+
+def test_a_command_of_torchrun_arms_the_flight_recorder_and_carries_what_reports_steps(tmp_path: Path) -> None:
+    command = training_command("torchrun train.py --config conf/a.yaml --data=/d", {"train.py", "conf/a.yaml"}.__contains__)
+    files = for_command("mine", "", command, {"train.py": b"import torch\n", "a.yaml": b"x: 1\n"})
+    folder = written(tmp_path / "mine", files | {"train.py": "import torch\n", "a.yaml": "x: 1\n"})
+    assert folder.framework.env == {"TORCH_FR_BUFFER_SIZE": "512"}
+    assert list(folder.framework.payload) == ["train.py", "a.yaml", "rank_progress.py"]
+    assert folder.payload["rank_progress.py"] == payload_bytes("rank_progress.py")
+    assert "torch.__version__" in folder.framework.probe
+    last = launch_of(next(trial for trial in sound(folder) if trial.name == "2n2g cpu fp32"))
+    assert "/train.py --config " in last and "/a.yaml --data=/d" in last and "conf/a.yaml" not in last
+    assert hook(command).endswith('import rank_progress; rank_progress.mark(step, "step") where each step begins')
+
+
+def test_a_probe_asks_for_what_the_program_imports_and_a_program_of_no_python_reports_nothing(tmp_path: Path) -> None:
+    python = training_command("python train.py", {"train.py"}.__contains__)
+    folder = written(
+        tmp_path / "jax",
+        for_command("jax", "", python, {"train.py": b"import os\nimport jax.numpy as jnp\n"}) | {"train.py": "import jax\n"},
+    )
+    assert '"jax": jax.__version__' in folder.framework.probe and "torch" not in folder.framework.probe
+    assert folder.framework.env == {} and "rank_progress.py" in folder.framework.payload
+    program = training_command("./bench", {"./bench"}.__contains__)
+    folder = written(tmp_path / "bench", for_command("bench", "", program, {"bench": b""}) | {"bench": ""})
+    assert list(folder.framework.payload) == ["bench"] and hook(program) == ""
+
+
+def test_what_tells_a_program_where_its_ranks_are_becomes_a_value_of_the_run(tmp_path: Path) -> None:
+    typed = "python /opt/t.py --coordinator_address=10.9.9.9:1234 --num-processes 2 --process_id 0 --rank 8 --local_batch 4"
+    folder = written(tmp_path / "mine", for_command("mine", typed, training_command(typed, lambda word: False), {}))
+    last = launch_of(next(trial for trial in sound(folder) if trial.name == "2n2g cpu fp32"))
+    assert "--coordinator_address=10.0.0.1:20000 --num-processes 4 --process_id 1 --rank 1 --local_batch 4" in last
+    typed = "python /opt/t.py --rank 8 --world_size 3 --dist_file tcp://10.9.9.9:1"
+    folder = written(tmp_path / "other", for_command("other", typed, training_command(typed, lambda word: False), {}))
+    assert "--rank 8 --world_size 3 --dist_file tcp://10.9.9.9:1" in folder.sources["launch.sh.j2"]
+
+
+def test_a_shell_script_is_sent_and_started_by_its_shell(tmp_path: Path) -> None:
+    command = training_command("bash run.sh -x", {"run.sh"}.__contains__)
+    folder = written(tmp_path / "mine", for_command("mine", "", command, {"run.sh": b"echo\n"}) | {"run.sh": "echo\n"})
+    last = launch_of(next(trial for trial in sound(folder) if trial.name == "1n1g cpu fp32"))
+    assert re.search(r"-- \\\n  bash \S+/run.sh -x &", last)
 
 
 def test_a_script_takes_along_what_it_imports_and_nothing_else(tmp_path: Path) -> None:
@@ -101,14 +146,16 @@ def test_a_script_takes_along_what_it_imports_and_nothing_else(tmp_path: Path) -
 def test_a_program_that_does_not_train_gets_a_folder_with_its_metrics(tmp_path: Path) -> None:
     typed = "python /opt/probe.py --batch-size 64 --steps 20"
     metrics = [new_metric("bandwidth:GB/s"), new_metric("latency:us:lower")]
-    folder = written(tmp_path / "mine", for_command("mine", typed, training_command(typed, lambda word: False), [], metrics))
+    folder = written(tmp_path / "mine", for_command("mine", typed, training_command(typed, lambda word: False), {}, metrics))
     tried = sound(folder)
     framework = folder.framework
-    assert framework.measures == "readings" and framework.log.metrics == tuple(metrics)
+    of_ranks = tuple(replace(metric, scope="rank", across="mean") for metric in metrics)
+    assert framework.measures == "readings" and framework.log.metrics == of_ranks
+    assert (framework.log.files, framework.log.nodes) == (("rank-*.out",), "every")
     assert "/opt/probe.py --batch-size 64 --steps 20" in launch_of(
         next(trial for trial in tried if trial.name.startswith("1n1g"))
     )
-    log = matches(b"bandwidth = 12.5 GB/s\nwaiting latency 3e-2\nbandwidth: 1,5\n", framework.log)
+    log = matches(b'Bandwidth: 12.5 GB/s\n{"step": 1, "latency": 3e-2, "n": 4}\nbandwidths: 1\n', framework.log)
     assert [(metric.name, metric.first, metric.count) for metric in log.metrics] == [
         ("bandwidth", "12.5", 1),
         ("latency", "0.03", 1),
@@ -117,8 +164,8 @@ def test_a_program_that_does_not_train_gets_a_folder_with_its_metrics(tmp_path: 
 
 def test_a_log_of_the_program_becomes_the_sample(tmp_path: Path) -> None:
     command = training_command("python /opt/train.py", lambda word: False)
-    assert for_command("mine", "", command, [], sample="own line\n")["sample.log"] == "own line\n"
-    assert for_command("mine", "", command, [])["sample.log"].startswith("(no real log")
+    assert for_command("mine", "", command, {}, sample="own line\n")["sample.log"] == "own line\n"
+    assert for_command("mine", "", command, {})["sample.log"].startswith("(no real log")
 
 
 @pytest.mark.parametrize("text", ["rate", ":GB/s", "a b:s", "rate:", "rate:s:best", "items:s", "samples_per_s:1/s", "1x:s"])

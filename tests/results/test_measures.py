@@ -128,6 +128,20 @@ def bench(tmp_path: Path) -> BenchDir:
     return made_bench(tmp_path, "b1", [["0.125", "20.5"], ["0.25", "21.5"], []])
 
 
+@pytest.mark.parametrize(("line", "notes"), [("ping to=0 time_s=0.5", 1), ("ping to=0 time_s=0.125", 0), ("ready", 0)])
+def test_results_of_other_ranks_that_are_not_read_are_said_where_they_differ(tmp_path: Path, line: str, notes: int) -> None:
+    made = BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01T00:00:00Z", "runs": ["r1"]})
+
+    def change(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        pings(["0.125"])(planned, logs)
+        logs[1]["rank-2.out"] += f"{line}\n"
+
+    run = read_run(build(made, "r1", change))
+    said = [text for text in run.qualifications if "were not read" in text]
+    expected = "logs of node2 have matching lines that were not read, such as node2/rank-2.out"
+    assert [text.partition(";")[0] for text in said] == [expected] * notes and run.is_good
+
+
 def test_each_key_is_a_row_and_a_run_without_lines_has_failed(bench: BenchDir) -> None:
     results = [read_run(run) for run in bench.runs()]
     assert [(run.state, [(value.key, value.number) for value in run.values], run.throughput) for run in results] == [

@@ -1,0 +1,48 @@
+"""Lines with results in logs that the log grammar of a run leaves out: those of other nodes, and of other ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+
+from orchestrator.errors import DataError
+from orchestrator.inventory import fold
+from orchestrator.logs import LogGrammar, is_named
+from orchestrator.logs.parse import Parsed, parse
+from orchestrator.record import RunDir
+from orchestrator.record.evidence import first_bytes
+from orchestrator.record.node_record import ExitRecord
+
+__all__ = ["unread_results"]
+
+_READ_BYTES = 256 << 10
+_NUMBER = re.compile(r"[0-9]+")
+
+
+def unread_results(
+    run: RunDir, records: Mapping[str, ExitRecord], grammar: LogGrammar, read: Mapping[tuple[str, str], Parsed]
+) -> list[str]:
+    """Return a note if logs that are not among those ``read``, by host and name, have results of their own; empty otherwise.
+
+    Lines that say the same as those that were read are no results of their own: every rank may print those of the run. Logs
+    whose names differ from those of ``files:`` in numbers alone are looked at, up to their first 256 KiB.
+    """
+    if not grammar.readings:
+        return []
+    known = [line for log in read.values() for line in log.readings]
+    names = tuple(_NUMBER.sub("*", name) for name in grammar.files)
+    places: list[tuple[str, str]] = []
+    for host, record in records.items():
+        for name in sorted(record.files):
+            if (host, name) in read or not is_named(name, names):
+                continue
+            with suppress(DataError, OSError):
+                found = parse(first_bytes(run, host, name, _READ_BYTES), grammar).readings
+                if any(line not in known for line in found):
+                    places.append((host, name))
+    if not places:
+        return []
+    hosts, (host, name) = dict.fromkeys(host for host, _ in places), places[0]
+    example = f"such as {host}/{name}"
+    return [f"logs of {fold(hosts)} have matching lines that were not read, {example}; files: and nodes: say which are read"]
