@@ -47,7 +47,7 @@ def archive(
         except BaseException:  # also Ctrl-C at the question for a passphrase
             target.unlink()
             raise
-    _print(sealed, target, f"sealed {sealed.files} files", as_json)
+    _print(sealed, target, f"sealed {sealed.files} files of {directory.path.resolve().name}", as_json)
 
 
 def verify(

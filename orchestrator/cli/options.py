@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.inventory import Host
     from orchestrator.plan import Limits
     from orchestrator.plan.folders import FrameworkFolder
-    from orchestrator.record import BenchDir
+    from orchestrator.record import BenchDir, Project
     from orchestrator.record.benchfile import BenchRecord
 
 
@@ -212,14 +213,47 @@ def print_json(value: Any) -> None:
 
 
 def find_bench(name: str) -> BenchDir:
-    """Return the bench with this name, directory or label, the last one of an acceptance, or the latest of the project. Raise
-    ConfigError if there is none."""
+    """Return the bench with this name, directory or label, the last one of an acceptance, or the latest of the project.
+
+    The latest is one with runs. If a newer one has none, a terminal is told; a script, which would take old numbers for new
+    ones, gets a ConfigError. Raises ConfigError also if there is no bench.
+    """
     from orchestrator.api import find
     from orchestrator.cli.acceptances import stage_of
     from orchestrator.record import BenchDir, Project
 
     stage = stage_of(name)
-    return BenchDir.open(stage) if stage else find.find_bench(Project.here(os.environ), name)
+    if stage:
+        return BenchDir.open(stage)
+    project = Project.here(os.environ)
+    found = find.find_bench(project, name)
+    if not name:
+        _tell_passed_over(project, found)
+    return found
+
+
+def named(bench: BenchDir) -> str:
+    """Return the name of a bench for people, with its label if it has one."""
+    from orchestrator.report.text import one_line
+
+    label = bench.record().label
+    return one_line(f"{bench.path.resolve().name} ({label})" if label else bench.path.resolve().name)
+
+
+def _tell_passed_over(project: Project, found: BenchDir) -> None:
+    from orchestrator.errors import ConfigError
+    from orchestrator.record.refused import passed_over
+    from orchestrator.report.text import one_line
+
+    newer = passed_over(project.runs, found)
+    if newer is None:
+        return
+    newest, why = newer
+    said = one_line(f"the newest bench, {named(newest)}, {why}")
+    if not sys.stdout.isatty():
+        hint = f"the latest bench with runs is {named(found)}: name it if that is the one you want"
+        raise ConfigError(f"expected the name of a bench, got none, and {said}", where="BENCH", hint=hint)
+    say(f"orch: {said}; this is {named(found)}")
 
 
 def bench_path(name: str) -> Path:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import Bench, Json, Templates, find_bench, open_frameworks, print_json, template_bases
+from orchestrator.cli.options import Bench, Json, Templates, find_bench, named, open_frameworks, print_json, template_bases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,6 +81,8 @@ def summarize(
     _check_explain(explain, form, rule, from_logs)
     bases = template_bases(templates)
     _check_rule(rule, bases)
+    if not (bench or from_logs):
+        bench = str(find_bench("").path)  # found once, so that all below is about one bench
     if reread_:
         _reread(bench, from_logs, bases if templates else ())
     if form == "html" or open_:
@@ -109,7 +112,9 @@ def summarize(
         from orchestrator.report import terminal
 
         console = Console()
-        terminal.render(summary, console)
+        if not from_logs:
+            console.print(f"bench {named(find_bench(bench))}", style="dim", markup=False, highlight=False)
+        terminal.render(summary if from_logs else replace(summary, label=""), console)
         if beside:
             beside.show(console)
         if against:

@@ -7,12 +7,13 @@ first wins), then orch's own, which is in the package when it is installed and n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, OrchError
 from orchestrator.inventory import nearest
 from orchestrator.plan.framework import Framework, payload_digest
 from orchestrator.plan.payload import SKIPPED, is_payload_name, payload_files, rank_source, shipped
@@ -30,6 +31,8 @@ __all__ = [
 
 USUAL = ("pytorch", "pytorch_lm")
 """The default frameworks: the first of them that has a model."""
+_LISTED = 24
+"""More models than these are counted, not listed, in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +114,48 @@ def read_folder(folder: Path) -> FrameworkFolder:
 def framework_for(model: str, bases: Sequence[Path] = (), read: Callable[[str], FrameworkFolder] | None = None) -> str:
     """Return the framework for a model when none is given: the first of `USUAL` that has it, else the only one that does.
 
-    ``read`` is `open_framework` of these bases, for callers that keep what it has read. Raises ConfigError if several
-    frameworks have the model, or none.
+    ``read`` is `open_framework` of these bases, for callers that keep what it has read. A faulty folder counts with the models
+    that its file names, and says its faults where it is opened; without one that has the model, the error names it. Raises
+    ConfigError if several frameworks have the model, or none.
     """
     read = read or partial(open_framework, bases=bases)
-    for usual in USUAL:
-        if model in read(usual).framework.models:
-            return usual
-    models = {name: read(name).framework.models for name in frameworks(bases)}
+    folders = frameworks(bases)
+    models: dict[str, Iterable[str]] = {}
+    faulty: list[str] = []
+    for name in dict.fromkeys((*USUAL, *folders)):
+        try:
+            models[name] = read(name).framework.models
+        except OrchError:
+            faulty.append(name)
+            models[name] = _named_models(folders[name])
+        if name in USUAL and model in models[name]:
+            return name
     candidates = [name for name, names in models.items() if model in names]
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
         message = f"several frameworks have a model {model!r}: {', '.join(candidates)}"
         raise ConfigError(message, where="--framework", hint="choose one of them")
+    if model in models:
+        message = f"expected a model, got the framework {model!r}"
+        own = ", ".join(models[model])
+        raise ConfigError(message, where="model", hint=f"name a model of it, with -f {model}; it has {own}")
     available = sorted({model_name for names in models.values() for model_name in names})
-    raise ConfigError(
-        f"no framework has a model {model!r}",
-        where="model",
-        hint=f"available: {', '.join(available)}{nearest(model, available)}; {_looked_in(bases)}",
-    )
+    unread = [f"{folders[name]} is faulty and may have it: orch framework check {name}" for name in faulty]
+    listed = ", ".join(available) if len(available) <= _LISTED else f"{len(available)}, listed by orch framework list --json"
+    hints = [f"available: {listed}{nearest(model, available)}", *unread, _looked_in(bases)]
+    raise ConfigError(f"no framework has a model {model!r}", where="model", hint="; ".join(hints))
+
+
+def _named_models(folder: Path) -> tuple[str, ...]:
+    """Return the models that a faulty folder names, as far as its file can be read."""
+    from orchestrator import yamlfile
+
+    with suppress(OrchError):
+        content = yamlfile.load(folder / "framework.yaml").value
+        named = content.get("models") if isinstance(content, dict) else None
+        return tuple(map(str, named)) if isinstance(named, dict) else ()
+    return ()
 
 
 def _found(bases: Sequence[Path]) -> dict[str, list[Path]]:

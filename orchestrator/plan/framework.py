@@ -210,7 +210,7 @@ class Framework:
             raise ConfigError(
                 f"expected one of {', '.join(table)} for {self.name} on {device}, got {dtype!r}",
                 where="--dtype",
-                hint=self.dtype_reasons.get(device) or nearest(dtype, table).lstrip("; "),
+                hint=f"{self.dtype_reasons.get(device, '')}{nearest(dtype, table)}".removeprefix("; "),
             )
         return table[dtype]
 

@@ -64,7 +64,9 @@ def share(text: str, option: str) -> float:
     """Return a percentage such as ``1%`` as a share of 1."""
     number = _positive(text.removesuffix("%")) if text.endswith("%") else None
     if number is None or number >= 100:
-        raise ConfigError(f"expected a percentage above 0 and below 100, such as 1%, got {text!r}", where=option)
+        is_bare = not text.endswith("%") and 0 < (_positive(text) or 0) < 100
+        hint = f"did you mean {text}%?" if is_bare else ""
+        raise ConfigError(f"expected a percentage above 0 and below 100, such as 1%, got {text!r}", where=option, hint=hint)
     return number / 100
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import OrchError, recorded_error
 from orchestrator.record.journal import Event, last_controller
 from orchestrator.record.ownership import holder
-from orchestrator.record.rundir import BenchDir
+from orchestrator.record.rundir import BenchDir, benches
 
-__all__ = ["errors_before_runs", "errors_between_runs", "refusal"]
+__all__ = ["errors_before_runs", "errors_between_runs", "passed_over", "refusal"]
 
 
 def errors_before_runs(bench: BenchDir) -> list[OrchError]:
@@ -24,6 +25,21 @@ def errors_between_runs(bench: BenchDir) -> list[OrchError]:
     if not _has_runs(bench):
         return []
     return [recorded_error(error, "") for error in _last_errors(bench) if error.get("host") and not error.get("run_id")]
+
+
+def passed_over(root: Path, chosen: BenchDir) -> tuple[BenchDir, str] | None:
+    """Return the newest bench in ``root`` and why it has no runs, if `latest` passed it over for ``chosen``, which is older."""
+    newest = max(benches(root), key=_age, default=chosen)
+    if _age(newest) <= _age(chosen) or _has_runs(newest):
+        return None
+    if holder(newest) is not None:
+        return newest, "has not begun a run yet"
+    why = refusal(newest)
+    return newest, f"was refused before its first run: {why}" if why else "ended before its first run"
+
+
+def _age(bench: BenchDir) -> tuple[tuple[float, str], str]:
+    return bench.record().created_order, bench.path.name
 
 
 def _has_runs(bench: BenchDir) -> bool:

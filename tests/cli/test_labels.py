@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.record.journal import Event
+from orchestrator.record.rundir import BenchDir
 from tests.support import commands
 from tests.support.benches import bench
 from tests.support.judge import LIMIT_S
+from tests.support.terminal import Terminal
 
 WHEN = "2026-01-0{}T00:00:00Z"
 
@@ -33,12 +36,34 @@ def orch(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_label_of_one_bench_names_it(project: Path) -> None:
     document = json.loads(orch(project, "summarize", "new driver", "--json").stdout)
     assert document["label"] == "new driver" and document["rows"][0]["run_ids"] == ["b-1", "b-2", "b-3"]
-    assert orch(project, "summarize", "b").stdout.startswith("new driver\n")
+    assert orch(project, "summarize", "b").stdout.startswith("bench b (new driver)\n")
     assert orch(project, "summarize", "b", "--format", "markdown").stdout.startswith("## new driver\n")
     page = orch(project, "summarize", "b", "--format", "html").stdout
     assert "<h1>new driver</h1>" in page and "2n2g" in page
     compared = json.loads(orch(project, "compare", "a", "new driver", "--json").stdout)
     assert (compared["before"], compared["after"]) == ("a", "b")
+
+
+def test_a_newer_bench_without_runs_is_not_passed_over_in_silence(project: Path) -> None:
+    refused = BenchDir.create(
+        project / "runs", {"bench_id": "d", "created": WHEN.format(4), "runs": ["d-1"], "label": "tonight"}
+    )
+    refused.event(Event.BEGUN, argv=["orch", "bench"])
+    error = {"kind": "node_unfit", "host": "node2", "message": "2 GPUs expected, 1 found"}
+    refused.event(Event.OVER, code=3, errors=[error])
+    why = "the newest bench, d (tonight), was refused before its first run: node2: 2 GPUs expected, 1 found"
+    for words in (("summarize",), ("summarize", "--format", "csv"), ("gate", "--baseline", "b"), ("archive",)):
+        done = orch(project, *words)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert f"BENCH: expected the name of a bench, got none, and {why}. the latest bench with runs is c" in done.stderr
+    assert orch(project, "summarize", "c").stdout.startswith("bench c (nightly)\n")
+    variables = commands.inherited_environment() | {"PYTHONPATH": str(commands.REPOSITORY), "COLUMNS": "170"}
+    terminal = Terminal([sys.executable, "-m", "orchestrator", "summarize"], project, variables)
+    try:
+        assert terminal.end() == 0, terminal.text
+    finally:
+        terminal.close()
+    assert f"orch: {why}; this is c (nightly)\n" in terminal.text and "bench c (nightly)" in terminal.text
 
 
 def test_a_label_of_several_benches_names_none(project: Path) -> None:

@@ -26,7 +26,7 @@ def test_the_commands_print_the_seal_and_what_it_is_of(
     monkeypatch.chdir(tmp_path)
     sealed = orch("archive", str(bench.path))
     found = quoted(archive)
-    assert sealed.stdout == f"b1.tar: sealed 48 files; 2 of 4 runs have a number\nseal {found}\n"
+    assert sealed.stdout == f"b1.tar: sealed 48 files of b1; 2 of 4 runs have a number\nseal {found}\n"
     assert (tmp_path / "b1.tar").read_bytes() == archive.read_bytes()
     proven = orch("verify", "b1.tar", "--seal", found)
     text = f"b1.tar: 48 files and the tables are as sealed by orch {__version__}; 2 of 4 runs have a number\nseal {found}\n"
