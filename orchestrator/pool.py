@@ -36,6 +36,10 @@ def shared_out(work: Callable[[Sequence[Job]], Result], jobs: Sequence[Job], *, 
     with ProcessPoolExecutor(width, get_context("spawn"), initializer=_begin) as pool:
         try:
             yield from pool.map(work, (jobs[at : at + share] for at in range(0, len(jobs), share)))
+        except BaseException:  # Ctrl-C too: a share of a large site takes half a minute, and nobody wants its result any more
+            for process in list((pool._processes or {}).values()):
+                process.kill()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -62,6 +66,6 @@ def end_with_parent(end: Callable[[], object]) -> None:
 
 
 def _begin() -> None:
-    # Only the parent handles Ctrl-C; it then waits just for the shares in progress.
+    # Only the parent handles Ctrl-C; it then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(lambda: os._exit(1))

@@ -96,6 +96,8 @@ def select(
                     raise
     if why != "--hosts" and _is_file(source) and not Path(source).exists():
         hint = "name an inventory or hosts with --hosts, or create this file"
+        if (project.lab / "lab.json").exists():
+            hint = f"{hint}; commands reach the lab of this project through it: orch lab exec -- orch …"
         raise ConfigError("expected a file, found none", where=f"{source} ({why})", hint=hint)
     inventory = open_inventory(source)
     excluded, devices_out = split_exclude(exclude)

@@ -19,15 +19,18 @@ from orchestrator.cli.options import (
     Hosts,
     Json,
     Lease,
+    Output,
     Sign,
     StallTimeout,
     StopGrace,
     Templates,
     Wait,
     WaitLimit,
+    forget_path,
     limits_of,
     print_json,
     select,
+    tell_path,
     template_bases,
 )
 from orchestrator.cli.suite_plan import SuitePlan, planned_suite, show
@@ -59,6 +62,7 @@ def accept(
     ] = "accept",
     budget: Budget = "",
     sign: Sign = None,
+    output: Output = None,
     lease: Lease = None,
     grace: StopGrace = None,
     first_line: FirstLineTimeout = None,
@@ -82,6 +86,8 @@ def accept(
     from orchestrator.errors import ConfigError
     from orchestrator.plan.words import seconds
 
+    if not dry_run:
+        forget_path(output)
     bases = template_bases(templates)
     selection = without_suspects(select(hosts, exclude), with_suspects)
     budget_s = seconds(budget, "--budget") if budget else None
@@ -97,7 +103,9 @@ def accept(
             raise ConfigError("expected at least one stage that can run and fits the budget, found none", where=where)
         return
     limits = limits_of(wait, wait_limit, lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall)
-    finish(begun(plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new, sign=sign), sign, as_json)
+    acceptance = begun(plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new, sign=sign)
+    tell_path(output, acceptance.folder.path)
+    finish(acceptance, sign, as_json)
 
 
 def begun(

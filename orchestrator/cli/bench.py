@@ -25,6 +25,7 @@ from orchestrator.cli.options import (
     KeepGoing,
     Label,
     Lease,
+    Output,
     StallTimeout,
     StopGrace,
     Telemetry,
@@ -33,6 +34,7 @@ from orchestrator.cli.options import (
     Wait,
     WaitLimit,
     WarmupSteps,
+    forget_path,
     limits_of,
     open_frameworks,
     say,
@@ -139,6 +141,7 @@ def bench(
         ),
     ] = "",
     label: Label = "",
+    output: Output = None,
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g unless an earlier run of it is usable.")
     ] = True,
@@ -192,6 +195,8 @@ def bench(
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
 
+    if not dry_run:
+        forget_path(output)
     request = request_of(
         model,
         framework=framework,
@@ -307,4 +312,5 @@ def bench(
             detach=detach,
             keep_going=keep_going,
             opened=opened,
+            output=output,
         )

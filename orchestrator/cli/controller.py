@@ -19,6 +19,7 @@ from orchestrator.api.selection import Selection
 from orchestrator.cli.answer import table
 from orchestrator.cli.connecting import trust_of
 from orchestrator.cli.job import ended_after, regain
+from orchestrator.cli.options import tell_path
 from orchestrator.cli.progress import progress
 from orchestrator.cli.signals import handled
 from orchestrator.controller.controller import Controller, Show
@@ -60,8 +61,11 @@ def conduct(
     keep_going: bool = False,
     search: TuneRecord | BisectRecord | None = None,
     opened: Opened | None = None,
+    output: Path | None = None,
 ) -> None:
     """Run a planned bench and print its table, or the result of a tune or bisect. Raise the error of the first failed run.
+
+    The path of its directory is written to ``output`` before its first run.
 
     It goes on with the connections, facts and spares of ``opened``, but for connections of a bench in the background.
     """
@@ -83,6 +87,7 @@ def conduct(
         search=search,
         opened=opened,
     )
+    tell_path(output, controller.bench.path)
     _begin(controller, as_json=as_json, detach=detach)
 
 

@@ -73,6 +73,7 @@ def up(
         say=lambda text: typer.echo(text, err=True),
     )
     typer.echo(f"inventory: {made.inventory}")
+    typer.echo("next: orch lab exec -- orch bench resnet50 -f simulated; without orch lab exec -- no command finds the nodes")
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": False})

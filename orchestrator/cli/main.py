@@ -52,6 +52,7 @@ MODULES = {
         "push": "Put sealed benches into a store that a team shares.",
         "pull": "List a store, or unpack benches from it into the project.",
     },
+    "label": {"label": "Give a bench a name, which another bench then loses."},
     "remove": {"rm": "Remove benches and all their runs from the project."},
     "undeploy": {"undeploy": "Remove what orch left on the nodes."},
     "compare": {
@@ -143,6 +144,11 @@ def main() -> None:
     except BrokenPipeError:
         # The reader of the output has gone, as `head` does, so a message would reach nobody.
         sys.exit(0)
+    except SystemExit as end:
+        # The libraries of the command line and of its tables end a program so for the same reason.
+        if isinstance(end.__context__, BrokenPipeError):
+            sys.exit(0)
+        raise
     except OSError as error:
         # Errors of files carry the file's name; an error without one is usually from the output itself.
         if error.filename is not None and error.errno in _OF_A_PLACE:

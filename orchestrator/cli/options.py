@@ -133,6 +133,10 @@ Wait = Annotated[
     bool, typer.Option("--wait/--no-wait", help="Wait for nodes held by other runs; --wait 30m: at most that long.")
 ]
 WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Write the path of the new directory in runs/ to this file, for scripts."),
+]
 Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")]
 KeepGoing = Annotated[
     bool, typer.Option("--keep-going/--no-keep-going", help="Start runs even if they would fail as an earlier one did.")
@@ -198,6 +202,23 @@ def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequen
     selection = selected(project, hosts, exclude, bench_id, devices=devices, source_of=source_of, say=say)
     print_reports(selection.inventory.redaction())
     return selection
+
+
+def forget_path(output: Path | None) -> None:
+    """Remove the file of ``--output``, so that a command that is refused leaves no path of an earlier one."""
+    from orchestrator.files import failures
+
+    if output:
+        with failures(output):
+            output.unlink(missing_ok=True)
+
+
+def tell_path(output: Path | None, folder: Path) -> None:
+    """Write the path of a bench or acceptance to the file of ``--output``."""
+    from orchestrator.files import write_atomic
+
+    if output:
+        write_atomic(output, f"{folder.resolve()}\n".encode(), 0o644, is_input=True)
 
 
 def say(text: str) -> None:

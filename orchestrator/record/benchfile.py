@@ -132,7 +132,8 @@ class BenchRecord:
     def changes(self, before: BenchRecord) -> dict[str, Any]:
         """Return the fields of `as_dict` that differ from those of ``before``."""
         old, new = before.as_dict(), self.as_dict()
-        return {key: new.get(key, []) for key in {**new, **old} if key not in new or key not in old or new[key] != old[key]}
+        changed = [key for key in {**new, **old} if key not in new or key not in old or new[key] != old[key]]
+        return {key: new.get(key, "" if key == "label" else []) for key in changed}
 
     @property
     def created_order(self) -> tuple[float, str]:

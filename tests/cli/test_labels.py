@@ -120,3 +120,19 @@ def test_rm_yes_removes_several_and_a_second_time_there_is_none(project: Path) -
     assert done.returncode == 0 and done.stdout.splitlines()[-2:] == ["removed a", "removed b"], done
     assert [path.name for path in (project / "runs").iterdir()] == ["c"]
     assert "no bench 'a'" in orch(project, "rm", "a", "--yes").stderr
+
+
+def test_a_label_moves_to_another_bench_and_leaves_every_other(project: Path) -> None:
+    done = orch(project, "label", "b", "nightly")
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (
+        0, ["a (nightly) is now a", "b (new driver) is now b (nightly)", "c (nightly) is now c"],
+    ), done  # fmt: skip
+    assert json.loads(orch(project, "summarize", "nightly", "--json").stdout)["rows"][0]["run_ids"] == ["b-1", "b-2", "b-3"]
+    assert orch(project, "label", "nightly", "").stdout == "b (nightly) is now b\n"
+    assert orch(project, "label", "b", "two\nlines").returncode == 2 and orch(project, "label", "gone", "x").returncode == 2
+
+
+def test_a_refused_bench_leaves_no_path_of_an_earlier_one(project: Path) -> None:
+    (project / "bench.path").write_text("/old\n")
+    done = orch(project, "bench", "resnet50", "--hosts", "nowhere.yaml", "--output", "bench.path")
+    assert done.returncode == 2 and not (project / "bench.path").exists(), done

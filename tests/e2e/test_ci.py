@@ -71,11 +71,12 @@ def test_the_lines_of_both_pipelines_run_in_a_lab(controller: Controller) -> Non
         argv = labs.argv_inside(controller.lab, ["bash", "-ec", line])
         return subprocess.run(argv, cwd=checkout, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
-    same = {line.replace("$CI_COMMIT_SHA", "$GITHUB_SHA"): "" for line in (*lines_of_github(github), *lines_of_gitlab(gitlab))}
+    of_gitlab = [line for line in lines_of_gitlab(gitlab) if not line.startswith("test -s ")]
+    same = {line.replace("$CI_COMMIT_SHA", "$GITHUB_SHA"): "" for line in (*lines_of_github(github), *of_gitlab)}
     # Each job installs orch for itself: another may have run elsewhere. The lab has the orch of this tree in its place.
     for job in github["jobs"].values():
-        assert sum("pip install orch-bench" in str(step.get("run")) for step in job["steps"]) == 1
-    lines = [line for line in same if "pip install orch-bench" not in line and not line.startswith("export PATH=")]
+        assert sum("pip install /srv/orch/dist" in str(step.get("run")) for step in job["steps"]) == 1
+    lines = [line for line in same if "pip install /srv/orch/dist" not in line and not line.startswith("export PATH=")]
     assert sum("orch " in line for line in lines) >= 6
     short = "--set gradient_mb=0.1 --set compute_ms=5 --steps 6 --warmup-steps 1 --no-baseline --repeats 2"
     good = done(f"orch deploy && orch bench resnet50 --nodes 1,2 --label good {short}")
@@ -85,8 +86,20 @@ def test_the_lines_of_both_pipelines_run_in_a_lab(controller: Controller) -> Non
         ended = done(shortened)
         assert ended.returncode in (VERDICTS if line.startswith(("orch gate", "orch accept")) else (0,)), (line, ended)
     made = {path.name for path in checkout.iterdir()}
-    assert made == {"certificate.html", "junit.xml", "summary.md", "bench.tar"}
+    assert made == {"accept.path", "certificate.html", "bench.path", "junit.xml", "summary.md", "bench.tar"}
     assert done("orch verify bench.tar").returncode == 0
+
+    # A night whose bench is refused: each job as a whole, as a runner executes it, publishes nothing of the night before.
+    for name in made:
+        (checkout / name).unlink()
+    for stage, refuse in (("accept", "--hosts gone.yaml"), ("bench", "--nodes 99")):
+        job = {part: "\n".join(gitlab[stage][part]) for part in ("script", "after_script")}
+        script = job["script"].replace("--output", f"{refuse} --output")
+        assert refuse in script and done(script.replace("orch deploy", "true")).returncode == 2
+        assert done(job["after_script"]).returncode == 0
+        assert list(checkout.iterdir()) == [], "nothing to publish"
+    moved = done("orch label 1a2b3c good")
+    assert moved.returncode == 0 and "(good) is now " in moved.stdout and moved.stdout.endswith("(good)\n"), moved
 
 
 def test_the_program_of_the_page_runs_a_bench_that_the_command_line_reads(controller: Controller) -> None:

@@ -13,7 +13,7 @@ from orchestrator.report.text import one_line
 from orchestrator.results.entries import Row
 from orchestrator.results.keys import key_number
 
-__all__ = ["over_key", "repeats"]
+__all__ = ["legend", "over_key", "repeats"]
 
 _LINES = ("one", "two", "three", "four", "five")
 _MARKERS = ("o", "s", "^", "D", "v")
@@ -23,14 +23,27 @@ _LABELLED = 5
 """Lines that have a label each; the table has all."""
 
 
+def legend(rows: Sequence[Row], key: str) -> list[tuple[str, str]]:
+    """Return the lines of a chart by their colours, each with what it is of: configurations and keys, but for ``key``,
+    the axis of `over_key`. Empty for a single line, and where each has its name in the
+    chart. More lines than colours share them."""
+    lines = list(dict.fromkeys(_line(row, key) for row in rows))
+    colours = _LINES[: len(lines)]
+    named = [(colour, ", ".join(lines[place :: len(_LINES)])) for place, colour in enumerate(colours)]
+    return named if len(lines) > (_LABELLED if key else 1) else []
+
+
+def _line(row: Row, key: str) -> str:
+    others = [f"{name}={value}" for name, value in row.key.items() if name != key]
+    return one_line(" ".join([case(row), *(f"{n}={v}" for n, v in row.options.items() if v is not None), *others]))
+
+
 def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
     """Draw the typical values of a metric over a key, a line for each configuration and other keys, with intervals."""
     figure, axes = new_axes()
     lines: dict[str, list[Row]] = {}
     for row in rows:
-        others = [f"{name}={value}" for name, value in row.key.items() if name != key]
-        name = " ".join([case(row), *(f"{n}={v}" for n, v in row.options.items() if v is not None), *others])
-        lines.setdefault(one_line(name), []).append(row)
+        lines.setdefault(_line(row, key), []).append(row)
     for number, (name, of_line) in enumerate(lines.items()):
         colour = COLOURS[_LINES[number % len(_LINES)]]
         for row in of_line:

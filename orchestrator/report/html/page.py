@@ -165,18 +165,25 @@ def _sheets(summary: Summary) -> Iterator[tuple[Table, ...]]:
     return map(sheet_tables, summary.sheets)
 
 
-def _metrics(summary: Summary, turns: Mapping[str, Turn]) -> Iterator[tuple[Table, tuple[str, ...]]]:
-    """Yield each table of metrics that are no speeds, with a chart of each metric: over its key, or of its repeats."""
+_Legend = list[tuple[str, str]]
+"""Colours, and what has them."""
+
+
+def _metrics(summary: Summary, turns: Mapping[str, Turn]) -> Iterator[tuple[Table, tuple[tuple[str, _Legend], ...]]]:
+    """Yield each table of metrics that are no speeds, with a chart of each metric, over its key or of its repeats, and its
+    legend."""
     with drawing():
         for number, entry in enumerate(of_metrics(summary), start=1):
             names = list(dict.fromkeys(row.metric for row in entry.rows))
             of_name = [[row for row in entry.rows if row.metric == name and row.value is not None] for name in names]
-            drawn = [
-                metric_charts.over_key(rows, entry.over, f"m{number}k{i}-") if entry.over
-                else metric_charts.repeats(rows, {run_id: turn.order for run_id, turn in turns.items()}, f"m{number}k{i}-")
-                for i, rows in enumerate(of_name)
-                if rows
-            ]  # fmt: skip
+            order = {run_id: turn.order for run_id, turn in turns.items()}
+            drawn = []
+            for i, rows in enumerate(of_name):
+                prefix = f"m{number}k{i}-"
+                if rows and entry.over:
+                    drawn.append((metric_charts.over_key(rows, entry.over, prefix), metric_charts.legend(rows, entry.over)))
+                elif rows:
+                    drawn.append((metric_charts.repeats(rows, order, prefix), metric_charts.legend(rows, "")))
             yield entry.table, tuple(drawn)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,16 @@ def test_each_shape_has_a_line_and_a_colour_of_its_own_with_its_name() -> None:
     picture = over(rows(SIZES, {KI: 10.0, MI: 20.0, GI: 40.0}, shapes=("1n2g", "4n2g")))
     assert dots(picture, "one") == dots(picture, "two") and len(dots(picture, "one")) == 3
     assert {"1n2g", "4n2g"} <= set(words(picture))
+
+
+def test_a_legend_names_each_line_by_its_colour_and_a_single_line_needs_none() -> None:
+    found = rows(SIZES, {KI: 10.0, GI: 40.0}, shapes=("1n1g", "2n1g"))
+    of_gi = [row for row in found if row.key["size_bytes"] == GI]
+    assert metric_charts.legend(of_gi, "") == [("one", f"1n1g size_bytes={GI}"), ("two", f"2n1g size_bytes={GI}")]
+    assert metric_charts.legend(of_gi[:1], "") == []
+    assert metric_charts.legend(found, "size_bytes") == [], "a few lines have their names in the chart"
+    many = [replace(found[0], options={"n": n}) for n in range(7)]
+    assert metric_charts.legend(many, "size_bytes")[0] == ("one", "1n1g n=0, 1n1g n=5")
 
 
 def test_intervals_reach_from_end_to_end_and_a_single_run_has_none() -> None:

@@ -1,0 +1,52 @@
+"""`orch label`: give a bench a name, which another bench then loses."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli import complete
+from orchestrator.cli.options import bench_path, named
+
+if TYPE_CHECKING:
+    from orchestrator.record.benchfile import BenchRecord
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("label")(label)
+
+
+def label(
+    bench: Annotated[
+        str, typer.Argument(metavar="BENCH", autocompletion=complete.benches, help="Name, label or directory of a bench.")
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its label from now on; '' for none.")],
+) -> None:
+    """Label a bench. Any other bench of this project with that label loses it.
+
+    So a baseline keeps its name, such as good: orch gate --baseline good.
+    """
+    from orchestrator.plan.words import label as label_of
+    from orchestrator.record import BenchDir, Project, take
+    from orchestrator.record.rundir import benches
+
+    given = label_of(name, "NAME")
+    chosen = BenchDir.open(bench_path(bench))
+    others = [other for other in benches(Project.here(os.environ).runs) if given and other.record().label == given]
+    changes = [(other, "") for other in others if other.path.resolve() != chosen.path.resolve()] + [(chosen, given)]
+    for directory, text in changes:
+        before, ownership = named(directory), take(directory)
+        try:
+            directory.change(partial(_relabelled, text))
+        finally:
+            ownership.release()
+        typer.echo(f"{before} is now {named(directory)}")
+
+
+def _relabelled(text: str, record: BenchRecord) -> BenchRecord:
+    return replace(record, label=text)
