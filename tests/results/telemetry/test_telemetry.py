@@ -81,6 +81,14 @@ def test_power_and_energy_are_those_of_the_window_by_each_nodes_own_clock(bench:
     assert numbers["energy_per_sample"] == pytest.approx(sum(power or 0 for power in powers) / SPEED)
 
 
+def test_power_that_is_read_too_rarely_for_the_window_is_said_and_gives_no_energy(bench: BenchDir) -> None:
+    run = sampled(bench, lambda node: gpus(2), times=(899.5, 904.0, 908.0))
+    assert "energy_per_sample" not in {value.metric for value in run.values}
+    (note,) = [text for text in run.qualifications if text.startswith("no energy of the GPUs")]
+    far = "on node[1-2] their power was read further apart than a quarter of the window of 5 s"
+    assert note == f"no energy of the GPUs: {far}; a longer window has it"
+
+
 def test_without_a_counter_of_energy_readings_of_power_are_averaged(bench: BenchDir) -> None:
     run = sampled(bench, lambda node: {"gpu0.power_w": lambda at: 500.0, "gpu1.power_w": lambda at: 2 * (at - 800)})
     assert run.use
