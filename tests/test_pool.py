@@ -76,6 +76,23 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path, seconds: float,
     assert len(list(jobs.iterdir())) == begun  # what was still to be done is not begun any more
 
 
+def test_ctrl_c_waits_for_no_share_in_progress(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    (tmp_path / "shared.py").write_text(SHARED)
+    parent = started(["shared.py", "jobs", "3600"], tmp_path)
+    judge.wait_for(lambda: len(list(jobs.iterdir())) >= 2, judge.LIMIT_S, "no work was begun")
+    alive = workers(parent.pid)
+    parent.send_signal(signal.SIGINT)
+    try:
+        parent.wait(judge.LIMIT_S)  # a share takes an hour
+        judge.wait_for(lambda: not any(map(is_left, alive.values())), judge.LIMIT_S, lambda: f"left: {alive}")
+    finally:
+        parent.kill()
+        for process in filter(is_left, alive.values()):
+            os.kill(process.pid, signal.SIGKILL)
+
+
 def test_a_site_whose_build_is_killed_is_written_no_further(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for day in range(1, BENCHES + 1):
