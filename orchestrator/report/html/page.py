@@ -115,6 +115,7 @@ def render(
             explained=_explained(explained),
             traces=traces.table(profiles, explained) if profiles else None,
             parts=charts.PARTS,
+            facts=_facts(account.facts),
             counted=" or ".join(dict.fromkeys(of_one.unit.removesuffix("/s") for of_one in series)) or "samples",
             placed=_placements(account.placed),
             variants=_VARIANTS,
@@ -252,6 +253,29 @@ def _explained(explained: Sequence[Explanation]) -> list[tuple[Table, str]]:
         by_series.setdefault(explanation.series, []).append(explanation)
     drawn = _drawn([(charts.gap, (rows, f"e{number}-")) for number, rows in enumerate(by_series.values(), start=1)])
     return list(zip(explanations.tables(explained), drawn, strict=True))
+
+
+_UNITS = {
+    "bytes": (1 << 30, "GiB"), "mib": (1 << 10, "GiB"), "mhz": (1, "MHz"), "khz": (1000, "MHz"), "w": (1, "W"), "s": (1, "s"),
+    "mbit": (1000, "Gbit/s"), "gbit": (1, "Gbit/s"),
+}  # fmt: skip
+"""Units that end the name of a fact, each with the divisor and the name of that which is shown."""
+_VALUES = {"''": "none", "null": "none", "[]": "none", "true": "yes", "false": "no"}
+
+
+def _facts(facts: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, dict[str, list[str]]]:
+    """Return the hosts by value of every fact with names in words, and values with their units."""
+    shown: dict[str, dict[str, list[str]]] = {}
+    for fact, by_value in facts.items():
+        name, _, unit = fact.rpartition("_")
+        divisor, unit_shown = _UNITS.get(unit, (0, ""))
+        for value, hosts in by_value.items():
+            words, text = fact, _VALUES.get(value, value)
+            if name and divisor and value.replace(".", "", 1).isdecimal():
+                words, text = name, f"{float(value) / divisor:.4g} {unit_shown}"
+            of_fact = shown.setdefault(words.replace("_", " ").replace(".", ": "), {})
+            of_fact.setdefault(text, []).extend(hosts)
+    return shown
 
 
 def _placements(placed: Sequence[Placed]) -> list[tuple[str, Placed, str]]:

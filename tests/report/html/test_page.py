@@ -78,6 +78,24 @@ def test_intervals_stand_below_their_values_and_what_describes_the_repeats_at_th
     assert re.search(r'<td class="marks"><a href="#s1n1">1</a>', section) and '<li id="s1n1">' in section
 
 
+def test_facts_of_nodes_are_in_words_with_units(tmp_path: Path) -> None:
+    bench = BenchDir.create(tmp_path, {"bench_id": "b", "created": "", "runs": ["r0"]})
+    facts = {
+        "memory_bytes": 25276510208,
+        "interface": {"speed_mbit": 10000},
+        "open_driver": False,
+        "gpus": None,
+        "kernel": "6.1",
+    }
+    build(bench, "r0", lambda planned, logs: planned.update(facts={"node1": facts, "node2": facts}))
+    results = read_bench(bench)
+    text = page(of_bench(planned_runs(bench, results)), results, account_of(bench, results))
+    section = text[text.index('<section id="environment">') :]
+    assert re.findall(r'<tr><td>(.*?)</td><td>(.*?)</td><td class="hosts">node\[1-2\]</td>', section) == [
+        ("memory", "23.54 GiB"), ("interface: speed", "10 Gbit/s"), ("open driver", "no"), ("gpus", "none"), ("kernel", "6.1"),
+    ]  # fmt: skip
+
+
 def test_a_bench_without_a_sweep_has_none(tmp_path: Path) -> None:
     assert '<section id="o1">' not in shown(tmp_path, [25])
 
