@@ -18,6 +18,7 @@ from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
 from orchestrator.nodes.collect import collect_host
 from orchestrator.nodes.fanout import each
+from orchestrator.nodes.node import Node
 from orchestrator.nodes.remains import Remains
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.render import Plan, without_secrets
@@ -60,14 +61,16 @@ class Campaign:
                 outcome = self._execute(run)
             self.stage.observe(RunOver(index, run, outcome.state, outcome.error))
             is_made_again = self.members.replaced(run, outcome.faults, needed)
-            if outcome.error and not is_made_again:
-                self.errors.append(outcome.error)
+            if not is_made_again:
+                self.errors += [*([outcome.error] if outcome.error else []), *outcome.unreached]
             self.errors += outcome.leftovers
             if is_made_again:
                 continue
             interrupted = outcome.error is not None and outcome.error.kind == "interrupted"
             # Further runs would meet the same run on the same node.
             if self.stage.interrupt.signal or outcome.state == "lost" or interrupted or is_busy(outcome.error):
+                break
+            if outcome.unreached:
                 break
         self._note_interrupt()
         return self.errors
@@ -223,21 +226,44 @@ class Campaign:
             self.stage.journal(Event.COLLECTED, run=plan.run_id)
         leftovers: list[OrchError] = [fault for host in hosts if host in remains for fault in remains[host].errors(host)]
         for failure in errors.values():
-            # A node that cannot be reached is the run's own error, and altered bytes show in its results.
+            # A node that was lost in the run is the run's own error, and altered bytes show in its results.
             if isinstance(failure, RunError):
                 failure.run_id = plan.run_id
                 leftovers.append(failure)
+        unreached = [failure for failure in errors.values() if _is_news(failure, outcome)]
+        for failure in unreached:
+            failure.run_id = plan.run_id
         silent = [host for host, failure in errors.items() if isinstance(failure, TransportError) and self.members.spares]
         faults = (*outcome.faults, *each(silent, self._greeted)[1].values())
-        return Outcome(outcome.state, error, outcome.start, leftovers=tuple(leftovers), faults=faults)
+        rest = tuple(leftovers)
+        return Outcome(outcome.state, error, outcome.start, leftovers=rest, faults=faults, unreached=tuple(unreached))
 
     def _greeted(self, host: str) -> None:
         """Raise OrchError if a node that could not be asked does not answer on a new connection either."""
         self.stage.cluster.reconnect(host).ask("status", timeout_s=self.stage.limits.ask_s)
 
     def _collect(self, rundir: RunDir, host: str, remains: dict[str, Remains]) -> Clean:
-        """Collect one host's evidence, and enter in ``remains`` what is left of the run there, also if that fails."""
-        node = self.stage.cluster.nodes[host]
+        """Collect one host's evidence, and enter in ``remains`` what is left of the run there, also if that fails.
+
+        A connection that has broken since the run ended is made again, once.
+        """
+        cluster = self.stage.cluster
+        node = cluster.nodes[host]
+        if node.transport.alive:
+            try:
+                return self._collect_from(node, rundir, remains)
+            except TransportError as error:
+                if error.kind != "node_lost" or self.stage.interrupt.signal:
+                    raise
+        try:
+            return self._collect_from(cluster.reconnect(host), rundir, remains)
+        except TransportError as error:
+            error.phase = "collect"
+            error.hint = error.hint if error.is_of_identity else "when it is back, orch collect fetches its logs"
+            raise
+
+    def _collect_from(self, node: Node, rundir: RunDir, remains: dict[str, Remains]) -> Clean:
+        host = node.host.name
         left = Remains.of(node.ask("left", run=rundir.run_id, timeout_s=self.stage.limits.ask_s), host)
         if left.left:
             answer = node.ask("stop", run=rundir.run_id, grace_s=1.0, reason="left over", timeout_s=self.stage.limits.ask_s)
@@ -248,6 +274,13 @@ class Campaign:
             self.stage.journal(Event.LEFT_OUT, run=rundir.run_id, host=host, names=list(collected.odd))
             self.stage.observe(LeftOut(host, collected.odd))
         return Clean(checked=True, left=left.left, unverified=left.processes)
+
+
+def _is_news(failure: OrchError, outcome: Outcome) -> bool:
+    """Return True for a node that could not be asked after a run that has no error, or that another server stands for."""
+    if not isinstance(failure, TransportError) or failure.kind == "transfer_corrupt":
+        return False
+    return outcome.error is None or failure.is_of_identity
 
 
 def _close(traces: Mapping[str, Trace]) -> None:

@@ -45,7 +45,8 @@ class Outcome:
     ``rivals`` are failures of ranks that may have preceded that cause within the precision of the clocks; ``answers`` is the
     result of `Watch.answers`. Unless ``released``, nothing has run on any node. ``leftovers`` says on which nodes processes
     still run, or where their end could not be verified. ``hang`` is the verdict for which the run was ended. ``faults`` are
-    those of nodes that were given up in the run, or do not answer at its end.
+    those of nodes that were given up in the run, or do not answer at its end; ``unreached`` those of nodes that could not be
+    asked after it, although the run has no such error.
     """
 
     state: str
@@ -57,6 +58,7 @@ class Outcome:
     leftovers: tuple[OrchError, ...] = ()
     hang: Verdict | None = None
     faults: tuple[OrchError, ...] = ()
+    unreached: tuple[OrchError, ...] = ()
 
 
 class Launch:

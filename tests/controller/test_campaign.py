@@ -14,7 +14,7 @@ import pytest
 from orchestrator.analysis.history import history
 from orchestrator.controller.busy import wait_until_free
 from orchestrator.controller.campaign import ports
-from orchestrator.controller.events import Checked, RunBegun, RunOver, Started, Waiting
+from orchestrator.controller.events import Checked, NodeEnded, RunBegun, RunOver, Started, Waiting
 from orchestrator.errors import Faults, Interrupted, RunError, TransportError
 from orchestrator.inventory.secrets import SHOWN
 from orchestrator.record.journal import Event
@@ -211,6 +211,43 @@ def test_a_lost_node_ends_the_bench_and_is_not_waited_for_again(tmp_path: Path) 
     assert "collected" not in rig.told() and "not_collected" not in rig.told()
 
 
+def broken_after_the_end(rig: FakeBench, **state: bool) -> None:
+    """Lose the connection to b once it has ended, while a still runs; then its server is in this state."""
+    rig.runs(a=training(rig.spec, after_s=0.6), b=training(rig.spec))
+
+    def lose() -> None:
+        for name, value in state.items():
+            setattr(rig.b, name, value)
+        rig.b.break_lines()
+
+    ended = iter((lose,))
+    rig.when[NodeEnded] = lambda: next(ended, lambda: None)()
+
+
+def test_a_connection_that_breaks_between_the_end_and_the_pull_is_made_again(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, repeats=2)
+    broken_after_the_end(rig)
+    assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
+    assert rig.told().count("collected") == 2 and "not_collected" not in rig.told()
+    assert all(read_run(rig.run(number)).throughput for number in (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "hint"),
+    [("stranger", "host_key_changed", ""), ("away", "host_unreachable", "when it is back, orch collect fetches its logs")],
+)
+def test_a_server_that_is_gone_or_another_between_the_end_and_the_pull_is_told(
+    tmp_path: Path, state: str, kind: str, hint: str
+) -> None:
+    rig = FakeBench(tmp_path, repeats=2)
+    broken_after_the_end(rig, **{state: True})
+    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    assert (error.kind, error.host, error.exit_code) == (kind, "b", 3) and error.run_id == rig.first.run_id
+    assert error.hint == hint if hint else error.hint != "when it is back, orch collect fetches its logs"
+    assert "not_collected" in rig.told() and not rig.run(1).path.exists()
+    assert exit_record(rig.run(), "a") and not exit_record(rig.run(), "b")
+
+
 def test_processes_that_are_left_are_ended_and_written_down(rig: FakeBench) -> None:
     rig.b.leftovers = [77]
     assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
@@ -229,7 +266,7 @@ def test_an_end_that_cannot_be_verified_is_an_error_and_written_down(rig: FakeBe
 
 def test_a_node_that_sends_something_else_than_logs_is_named(rig: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     def lie(run_id: str, *_: object, max_bytes: int, **__: object) -> None:
-        assert max_bytes == rig.limits.output_bytes
+        assert max_bytes == rig.limits.output_bytes + (4 << 20)  # samples do not count
         raise RunError("expected a piece of a log, got something malformed: bytes", kind="result_invalid", host="b")
 
     monkeypatch.setattr(rig.b, "fetch", lie)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from orchestrator import lab as labs
@@ -16,7 +16,8 @@ from orchestrator.lab import faults
 from orchestrator.plan.limits import Limits
 from tests.e2e.rig import SMALL, Controller
 from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, QUICK, running
-from tests.faults.rows.setup import on_node
+from tests.faults.rows.setup import on_node, server
+from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
 from tests.support import judge
 from tests.support.faultlab import listener
@@ -295,3 +296,41 @@ def jump_host_dies(trial: Trial) -> None:
     # The first lease to expire ends ranks that others wait for, some of which notice that before their own lease expires.
     reasons = {controller.exit_record(name)["reason"].partition(":")[0] for name in behind}
     assert "lease_expired" in reasons <= {"lease_expired", "rank_failed"}, reasons
+
+
+LATE = """
+def end():
+    if RANK == 1:
+        time.sleep(3)
+"""
+
+
+@row("N9", "a connection dies between the end of a run and the pull, and another server may take the address", limit_s=180)
+def dies_before_the_pull(trial: Trial) -> None:
+    """The first node has ended and waits for the other, so nothing is heard from it any more."""
+    controller, is_stranger = trial.controller, trial.random.choice((True, False))
+    lease = ("--lease", "10")
+    process = controller.start(*workload(controller, LATE), "--nodes", "2", *lease)
+    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 60, "no run was planned")
+    judge.wait_for((controller.node_run("node1") / "exit.json").exists, 60, "the first node does not end")
+    sessions = controller.sessions("node1")
+    with ExitStack() as stack:
+        if is_stranger:
+            faults.sshd_stop(trial.lab, "node1")
+            stack.callback(faults.sshd_start, trial.lab, "node1")
+            stranger = stack.enter_context(server(trial.lab, "node1", port=22))
+        for session in sessions:
+            os.kill(session.pid, signal.SIGKILL)
+        done = controller.end(process, 60)
+        if is_stranger:
+            assert not stranger.attempts, stranger.attempts
+    if is_stranger:
+        assert done.code == 3 and "orch: node1: the host key changed" in done.err, done
+    else:
+        assert done.code == 0, done
+        controller.assert_all_bytes_are_home("node1", "node2")
+    collected = controller.orch("collect")
+    rows = controller.orch("summarize", "--json").json["rows"]
+    assert collected.code == 0 and [entry["n"] for entry in rows] == [1], (collected, rows)
+    trial.clean_within(10 + GRACE_S + 3.0)
+    trial.keep("node1", "node2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from orchestrator.store.index import read_index
@@ -56,10 +57,11 @@ def planted_in_a_store(trial: Trial) -> None:
     controller = trial.rival("ada")
     name = "ada1"
     Person(controller.project, controller.start).measure("ada", 1)
-    team = trial.scratch / "team"
+    base = Path(tempfile.mkdtemp(prefix="store-"))  # a place that everybody can reach
+    team = base / "team"
     assert controller.orch("push", str(team), name).code == 0
     (archive,) = (team / "archives").glob("*.tar")
-    for folder in (trial.scratch, team, team / "archives"):
+    for folder in (base, team, team / "archives"):
         folder.chmod(0o777)
     names = ("orch-store.json", "index.sqlite", f"archives/{archive.name}.sig", f"archives/{'0' * 64}.tar")
     path = team / trial.random.choice(names)
@@ -73,7 +75,7 @@ def planted_in_a_store(trial: Trial) -> None:
         if path.name != "orch-store.json":
             pulled = controller.orch("pull", str(team), name, "-o", str(trial.scratch / "out"))
             assert pulled.code == 0, (kind, path.name, pulled)
-        shutil.rmtree(team)
+        shutil.rmtree(base)
 
 
 @row("S10", "two people sign one archive, and another user adds what is no signature", limit_s=240, skip=missing)
@@ -81,16 +83,17 @@ def signed_by_two(trial: Trial) -> None:
     controller = trial.rival("ada")
     name = "ada1"
     Person(controller.project, controller.start).measure("ada", 1)
-    team = trial.scratch / "team"
+    base = Path(tempfile.mkdtemp(prefix="store-"))  # a place that everybody can reach
+    team = base / "team"
     people = ["ada", "bob"]
     trial.random.shuffle(people)
     for one in people:
-        key = trial.scratch / one
+        key = trial.scratch / f"key-{one}"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
         (trial.scratch / f"{one}.signers").write_text(f"{one} {Path(f'{key}.pub').read_text()}")
         assert controller.orch("push", str(team), name, "--sign", str(key)).code == 0
     (archive,) = (team / "archives").glob("*.tar")
-    for folder in (trial.scratch, team, team / "archives"):
+    for folder in (base, team, team / "archives"):
         folder.chmod(0o777)
     garbage = f"head -c 300 /dev/urandom > {archive}.{trial.random.getrandbits(64):016x}.sig"
     with second_user() as other:
@@ -101,4 +104,4 @@ def signed_by_two(trial: Trial) -> None:
             assert pulled.code == 0 and f"signed by {one}" in pulled.out, pulled
             (listed,) = controller.orch("pull", str(team), "--json", *signers).json["archives"]
             assert listed["signed"] == f"verified: {one}", listed
-        shutil.rmtree(team)
+        shutil.rmtree(base)
