@@ -121,9 +121,14 @@ def _disk(host: Host, facts: Mapping[str, Any]) -> Check:
     if isinstance(inodes, int) and inodes < _LEAST_INODES:
         hint = "delete files on this disk, or set vars.workdir to another one"
         return failed(host.name, "disk", f"{inodes} free inodes in {facts['workdir']}", f"{_LEAST_INODES} free inodes", hint)
-    if free >= _LEAST_DISK:
-        return ok(host.name, "disk", space)
-    return failed(host.name, "disk", space, f"{_size(_LEAST_DISK)}", "free some space, or set vars.workdir to another disk")
+    if free < _LEAST_DISK:
+        hint = "free some space, or set vars.workdir to another disk"
+        return failed(host.name, "disk", space, f"{_size(_LEAST_DISK)}", hint)
+    if reason := facts.get("workdir_open"):
+        expected = "folders above the work directory that only its user and root can change"
+        hint = "another user could put a directory in its place: chmod go-w that folder, or set vars.workdir to another place"
+        return warning(host.name, "disk", f"{space}; {reason}", expected, hint)
+    return ok(host.name, "disk", space)
 
 
 def _size(size_bytes: int) -> str:

@@ -87,14 +87,21 @@ def collect(
     errors += [_lost(run_id, collected) for run_id, collected in report if collected.absent and run_id in started]
     if errors:
         raise Faults(errors)
-    running = [collected for _, collected in report if not collected.complete]
-    if running:
+    incomplete = [collected for _, collected in report if not collected.complete]
+    if incomplete:
+        lives = any("still running" in collected.note for collected in incomplete)
+        hint = "a run that is still running has no exit record; see orch status" if lives else _NO_RECORD
         raise DataError(
-            f"{len(running)} records of runs are not complete yet",
+            f"{len(incomplete)} records of runs are not complete yet",
             kind="result_invalid",
             where=str(directory.path),
-            hint="a run that is still running, or whose controller died before its start, has no exit record. see orch status",
+            hint=hint,
         )
+
+
+_NO_RECORD = (
+    "no supervisor of them is alive: it was killed, or the controller died before the start; orch resume repeats such runs"
+)
 
 
 def _collect(

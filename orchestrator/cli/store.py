@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +18,17 @@ from orchestrator.cli.sealing import sealable
 from orchestrator.cli.stored import named_in, note, opened, say, signer_of, standing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from orchestrator.record import BenchDir
     from orchestrator.record.acceptance import AcceptanceDir
     from orchestrator.record.archive import Archive
     from orchestrator.store import Entry, Listing, Store
 
+_PART = ".pull-"
+"""How the folders begin in which archives are unpacked."""
+_FRESH_S = 60.0
+"""A folder that was made so recently may not be locked yet."""
 Where = Annotated[str, typer.Argument(metavar="STORE", help="Directory, user@host:/path, ssh://…, s3://bucket/path.")]
 Signers = Annotated[
     Path | None,
@@ -65,12 +74,15 @@ def push(
     sources = _all() if everything else [_source(name) for name in names or [""]]
     rows, faults = [], []
     with opened(where, accept_new) as store:
-        if store.make():
-            typer.echo(f"made a store: {store.title}", err=True)
+        is_made = False
         for source in sources:
             try:
                 with TemporaryDirectory(prefix="orch-") as folder:
-                    archive, sent = _pushed(store, source, Path(folder), sign, again)
+                    path, archive, signature = _sealed(source, Path(folder), sign)
+                    if not is_made and store.make():
+                        typer.echo(f"made a store: {store.title}", err=True)
+                    is_made = True
+                    sent = store.push(path, archive, signature, again=again)
             except OrchError as error:
                 if len(sources) == 1:
                     raise
@@ -147,9 +159,8 @@ def _all() -> list[Path | BenchDir | AcceptanceDir]:
     return sources
 
 
-def _pushed(
-    store: Store, source: Path | BenchDir | AcceptanceDir, folder: Path, sign: Path | None, again: bool
-) -> tuple[Archive, bool]:
+def _sealed(source: Path | BenchDir | AcceptanceDir, folder: Path, sign: Path | None) -> tuple[Path, Archive, Path | None]:
+    """Return an archive's path, the verified archive, and its signature, if it has one."""
     from orchestrator.api.sealing import contents
     from orchestrator.record.archive import seal, verify
     from orchestrator.record.signature import sign as signature_of
@@ -162,7 +173,7 @@ def _pushed(
     if sign:
         signature = folder / "archive.tar.sig"
         signature.write_bytes(signature_of(archive.seal, sign))
-    return archive, store.push(path, archive, signature if signature.is_file() else None, again=again)
+    return path, archive, signature if signature.is_file() else None
 
 
 def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet: bool) -> dict[str, Any]:
@@ -171,11 +182,13 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
     from orchestrator.files import failures, make_folder
 
     make_folder(into, is_input=True)
+    _remove_parts(into)
     # Unpacked beside its place, so that it appears complete; commands do not look into hidden folders of runs/.
     with (
         store.fetched(entry.seal, entry.size_bytes) as path,
         failures(into, is_input=True),
-        TemporaryDirectory(prefix=".pull-", dir=into) as part,
+        TemporaryDirectory(prefix=_PART, dir=into) as part,
+        _held(Path(part)),
     ):
         unpacked = store.unpacked(path, entry.seal, Path(part), entry.id)
         by = signer_of(store, entry.seal, signers)
@@ -190,6 +203,34 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
                 f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed again", err=True
             )
     return {"id": archive.bench_id, "seal": archive.seal, "path": str(target)} | ({"signed_by": by} if by else {})
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Lock a folder as long as this process works in it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_parts(into: Path) -> None:
+    """Remove what pulls that were killed have left; a pull in progress holds a lock on its own."""
+    import shutil
+
+    for folder in into.glob(f"{_PART}*"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime < _FRESH_S:
+                continue
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(handle)
 
 
 def _placed(folder: Path, target: Path, where: str) -> bool:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from orchestrator import yamlfile
@@ -30,6 +34,7 @@ _IGNORED = re.compile(r"\..*|(group|host)_vars|vars_plugins|.*(~|\.(pyc|pyo|swp|
 _USED_LINE = re.compile(rf"""(?m)^[\s{{,]*["']?(?:{USED.pattern})["']?\s*:""")
 _VAULT = "$ANSIBLE_VAULT"
 _MOST_FILES = 1000
+_LOOK_S = 0.02
 _PROGRAM_S = 60.0
 _MOST_OUTPUT = 16 << 20
 _LARGE = 1 << 20
@@ -190,19 +195,40 @@ def _printed(path: Path) -> yamlfile.Document:
 
 def _asked(path: Path, *words: str) -> Any:
     where = f"{path} {' '.join(words)}"
-    try:
-        done = subprocess.run(
-            [str(path.absolute()), *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROGRAM_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"expected an answer within {_PROGRAM_S:g} s, got none", where=where) from None
-    except OSError as error:
-        raise ConfigError(f"cannot be started: {error.strerror}", where=where) from error
+    done = _ended([str(path.absolute()), *words], where)
     if done.returncode:
         tail = done.stderr.decode("utf-8", "replace").strip()[-300:]
         hint = "" if tail else "it printed no reason; run it by hand to find out"
         raise ConfigError(f"expected exit status 0, got {done.returncode}{tail and f': {tail}'}", where=where, hint=hint)
     return _json(done.stdout, where, "an inventory program prints JSON on standard output")
+
+
+def _ended(argv: list[str], where: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a program to its end, and with it what it has started if it takes too long or prints too much.
+
+    It writes to files: whatever it leaves running may keep those open, and nobody waits for that. Raises ConfigError.
+    """
+    over = time.monotonic() + _PROGRAM_S
+    with TemporaryFile() as out, TemporaryFile() as err:
+        try:
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+        except OSError as error:
+            raise ConfigError(f"cannot be started: {error.strerror}", where=where) from error
+        try:
+            while process.poll() is None:
+                if max(os.fstat(file.fileno()).st_size for file in (out, err)) > _MOST_OUTPUT:
+                    raise ConfigError(f"expected at most {_MOST_OUTPUT >> 20} MiB, got more", where=where)
+                if time.monotonic() > over:
+                    raise ConfigError(f"expected an answer within {_PROGRAM_S:g} s, got none", where=where)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_LOOK_S)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its own session, so its number is not another group's
+            process.wait()
+            raise
+        texts = (os.pread(file.fileno(), _MOST_OUTPUT + 1, 0) for file in (out, err))
+        return subprocess.CompletedProcess(argv, process.returncode, *texts)
 
 
 def _json(data: bytes, where: str, hint: str) -> Any:

@@ -146,8 +146,8 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float, max_bytes: int, mov
     if fetched.exit_record:  # last of all, because a run with all its exit records is read
         run.write_log(host, "exit.json", fetched.exit_record)
     note = f"{fetched.left_out} files beyond the limit of {_MAX_FILES} were left out" if fetched.left_out else ""
-    if fetched.alive and not fetched.exit_record:
-        note = "still running on the node"
+    if not fetched.exit_record:
+        note = "still running on the node" if fetched.alive else "without an exit record: its supervisor is gone"
     if fetched.odd:
         note = "; ".join(
             [*([note] if note else []), f"left on the node, because they are not logs: {', '.join(map(repr, fetched.odd))}"]

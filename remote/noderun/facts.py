@@ -13,7 +13,7 @@ import zlib
 from noderun.channel import reply
 from noderun.container_facts import container_facts
 from noderun.data_set import look_at_data
-from noderun.files import CHUNK, Refused, free_bytes, free_inodes, read_slice, root_directory
+from noderun.files import CHUNK, Refused, free_bytes, free_inodes, read_slice, root_directory, who_may_rename
 from noderun.groups import usable_memory_bytes
 from noderun.installed import framework_facts, installed, program_digest
 from noderun.launch import check_port
@@ -65,6 +65,7 @@ def op_facts(request):
         "memory_bytes": usable_memory_bytes(),
         "workdir": root,
         "workdir_first": first_in(root, request),
+        "workdir_open": who_may_rename(root),
         "disk_free_bytes": free_bytes(root),
         "disk_free_inodes": free_inodes(root),
         "disk_error": unwritable,

@@ -45,6 +45,46 @@ def root_directory(path):
     return path
 
 
+def who_may_rename(path):
+    """Return which folder above a path lets another user rename it and put another in its place; empty if none does.
+
+    In a folder such as /tmp (sticky) others may only rename what is their own.
+    """
+    for place in (path, os.path.realpath(path)):
+        while place != os.path.dirname(place):
+            place = os.path.dirname(place)
+            status = os.lstat(place)
+            if status.st_uid not in (0, os.getuid()):
+                return "%s belongs to %s" % (place, user_name(status.st_uid))
+            if not stat.S_ISLNK(status.st_mode) and is_open_to_others(status) and not status.st_mode & stat.S_ISVTX:
+                return "others may write to %s (mode %04o)" % (place, status.st_mode & 0o7777)
+    return ""
+
+
+def is_open_to_others(status):
+    """Return True if others may write to a folder. A group that has no member but this user is nobody else."""
+    if status.st_mode & stat.S_IWOTH or not status.st_mode & stat.S_IWGRP:
+        return bool(status.st_mode & stat.S_IWOTH)
+    import grp
+
+    try:
+        group = grp.getgrgid(status.st_gid)
+    except KeyError:
+        return True
+    user = user_name(os.getuid())
+    return group.gr_name != user or bool(set(group.gr_mem) - {user})
+
+
+def user_name(number):
+    """Return the name of a user, or the number of one without a name here."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
 def inside(root, relative):
     """Return root/relative. Refuses names that lead out of the work directory, and hidden ones."""
     parts = relative.split("/")

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 
+from noderun.files import user_name
 from noderun.listings import names_in
 
 SUPERVISOR = "orch-supervisor"
@@ -35,7 +36,7 @@ def refuse_others(connection):
 
 def who_is(pid, user):
     """Return a process and its user in words. The user is certain; a number that another process has by now is left out."""
-    return "%s of user %s" % ("process %d" % pid if user_of(pid) == user else "a process", name_of_user(user))
+    return "%s of user %s" % ("process %d" % pid if user_of(pid) == user else "a process", user_name(user))
 
 
 def user_of(pid):
@@ -44,16 +45,6 @@ def user_of(pid):
         return os.stat("/proc/%d" % pid).st_uid if pid else None
     except OSError:
         return None
-
-
-def name_of_user(number):
-    """Return the name of a user, or the number of one without a name here."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def own_supervisor_has(address):

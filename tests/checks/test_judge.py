@@ -26,6 +26,9 @@ def test_a_disk_or_a_program_that_cannot_be_used_fails_with_path_and_cause() -> 
     assert (checks["disk"].verdict, checks["disk"].found) == ("failed", "/w: Read-only file system")
     assert judged(healthy(disk_free_inodes=1000))["disk"].verdict == "ok"
     assert judged(healthy(disk_free_inodes=999))["disk"].found == "999 free inodes in /w"
+    check = judged(healthy(workdir_open="/scratch belongs to mallory"))["disk"]
+    assert check.verdict == "warning" and check.found.endswith(" free in /w; /scratch belongs to mallory")
+    assert judged(healthy(workdir_open=""))["disk"].verdict == "ok"
     assert (checks["program"].verdict, checks["program"].found) == ("failed", "/p/x.py: Permission denied")
     assert "vars.workdir" in checks["disk"].hint and "chmod" in checks["program"].hint
     copies = {"n1": {"programs": {"/p": {"error": "/p/x.py: Permission denied"}}}, "n2": {"programs": {"/p": "a"}}}

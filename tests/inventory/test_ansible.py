@@ -169,12 +169,16 @@ def test_what_an_ansible_inventory_says_and_orch_does_not_read_is_named_once() -
         ("exit 3", "--list: expected exit status 0, got 3. it printed no reason; run it by hand"),
         ("echo '[1]'", "expected a mapping of groups, got a list"),
         ("exec sleep 60", "--list: expected an answer within 0.2 s, got none"),
+        ("sleep 60 & wait", "--list: expected an answer within 0.2 s, got none"),
+        ("exec cat /dev/zero", "--list: expected at most 16 MiB, got more"),
+        ("exec cat /dev/zero >&2", "--list: expected at most 16 MiB, got more"),
+        ("sleep 6 & echo '[1]'", "expected a mapping of groups, got a list"),
     ],
 )
 def test_a_program_that_prints_no_inventory_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
-    monkeypatch.setattr("orchestrator.inventory.ansible_files._PROGRAM_S", 0.2 if "sleep" in program else 60.0)
+    monkeypatch.setattr("orchestrator.inventory.ansible_files._PROGRAM_S", 0.2 if "sleep 60" in program else 60.0)
     path = tmp_path / "cloud"
     path.write_text(f"#!/bin/sh\n{program}\n")
     path.chmod(0o755)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sqlite3
@@ -198,3 +199,26 @@ def test_a_file_that_is_no_signature_is_not_pushed(team: Path, tmp_path: Path) -
     Path("a.tar.sig").write_text("mine")
     assert "a.tar.sig: expected a signature of ssh-keygen, found something else" in said_by("push", str(team), "a.tar")
     assert not list((team / "archives").glob("*.sig"))
+
+
+# ------------------------------------------------------------------ what is left of a command that was killed or refused
+
+
+def test_a_pull_removes_what_a_killed_one_left_and_spares_one_in_progress(team: Path, tmp_path: Path) -> None:
+    into = tmp_path / "out"
+    for name in (".pull-dead", ".pull-alive"):
+        (into / name / "inner").mkdir(parents=True)
+        os.utime(into / name, (1, 1))
+    (into / ".pull-fresh").mkdir()
+    handle = os.open(into / ".pull-alive", os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    assert orch("pull", str(team), "a", "-o", str(into)).exit_code == 0
+    os.close(handle)
+    assert sorted(path.name for path in into.iterdir()) == [".pull-alive", ".pull-fresh", "a"]
+
+
+def test_no_store_is_made_for_an_archive_that_is_refused(team: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "odd.tar"
+    archive.write_bytes(b"no archive")
+    assert "expected an archive" in said_by("push", str(tmp_path / "fresh"), str(archive))
+    assert not (tmp_path / "fresh").exists()

@@ -11,36 +11,14 @@ from typing import NamedTuple
 
 import pytest
 
-from orchestrator.inventory.hosts import Host
 from orchestrator.transport.openssh.answers import Answers
 from orchestrator.transport.openssh.folder import MasterFolder
 from tests.contract.bastion import Bastion, needs_pam
+from tests.contract.openssh.asking import REACH, eavesdropper, environment, project, with_passwords
 from tests.contract.rig import Rig
 from tests.contract.sshd import make_key
 from tests.support.judge import wait_for
 from tests.support.terminal import Terminal
-
-REPOSITORY = Path(__file__).parents[3]
-
-
-def project(rig: Rig, folder: Path, *hosts: Host, transport: str = "openssh") -> Path:
-    """Write a project with an inventory of these hosts."""
-    (folder / "inventory").mkdir(parents=True)
-    lines = ["schema: 1", "defaults:", "  gpus: 0", f"  transport: {transport}", "hosts:"]
-    for number, host in enumerate(hosts, 1):
-        settings = {name: getattr(host.ssh, name) for name in ("user", "port", "key", "jump", "config")}
-        ssh = ", ".join(f"{name}: {value if name == 'port' else repr(value)}" for name, value in settings.items() if value)
-        lines.append(f"  node{number}: {{address: {host.address}, ssh: {{{ssh}}}, vars: {{workdir: {folder}/work{number}}}}}")
-    (folder / "inventory" / "cluster.yaml").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def environment(folder: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "XDG_RUNTIME_DIR") if name in os.environ}
-    return kept | {"ORCH_PROJECT": str(folder), "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120", "TERM": "dumb"}
-
-
-REACH = [sys.executable, "-m", "orchestrator", "check", "--only", "reach"]
 
 
 def without_terminal(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -107,14 +85,6 @@ def test_the_passphrase_of_a_key_is_asked_for_once_for_all_its_hosts(rig: Rig, t
     assert terminal.text.count("Enter passphrase") == 1 and "reached all 2 hosts" in terminal.text
 
 
-def with_passwords(rig: Rig, *options: str) -> Bastion:
-    """Start a server that asks for the password alone."""
-    server = rig.serve(*options, kind=Bastion)
-    pam = server.directory / "etc" / "pam"
-    pam.write_text("".join(line for line in pam.read_text().splitlines(keepends=True) if "google" not in line))
-    return server
-
-
 @needs_pam
 def test_a_wrong_password_is_asked_for_again_and_the_right_one_is_sent_elsewhere_only_at_a_word(
     rig: Rig, tmp_path: Path
@@ -138,11 +108,8 @@ def test_a_wrong_password_is_asked_for_again_and_the_right_one_is_sent_elsewhere
 @needs_pam
 def test_a_password_is_not_sent_to_the_next_server_that_asks_for_one(rig: Rig, tmp_path: Path) -> None:
     """The second server asks in the same words, and writes down what it is told."""
-    gate, evil = with_passwords(rig), rig.serve(kind=Bastion)
-    heard, script = tmp_path / "heard", tmp_path / "script"
-    script.write_text(f"#!/bin/sh\ntr '\\0' '\\n' >> {heard}\nexit 1\n")
-    script.chmod(0o755)
-    (evil.directory / "etc" / "pam").write_text(f"auth required pam_exec.so expose_authtok {script}\n")
+    heard = tmp_path / "heard"
+    gate, evil = with_passwords(rig), eavesdropper(rig, heard)
     rig.configure("Host *\nNumberOfPasswordPrompts 1")
     folder = project(rig, tmp_path / "project", rig.behind(evil, gate))
     terminal = Terminal(REACH, folder, environment(folder))

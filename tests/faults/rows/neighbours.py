@@ -10,16 +10,21 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from orchestrator import lab as labs
 from orchestrator.procs import cmdline, snapshot
+from tests.contract.bastion import no_pam
+from tests.contract.openssh.asking import REACH, eavesdropper, environment, project, with_passwords
+from tests.contract.rig import Keys, Rig
+from tests.contract.sshd import make_key
 from tests.faults.rows.common import GRACE_S, QUICK, running
 from tests.faults.rows.setup import inventory
 from tests.faults.suite import Trial, row
 from tests.support import judge
 from tests.support.second_user import Other, missing, second_user, taking
+from tests.support.terminal import Terminal
 
 _KINDS = ((socket.SOCK_DGRAM,), (socket.SOCK_STREAM, socket.SOCK_DGRAM))
 
@@ -152,3 +157,26 @@ def false_owner(trial: Trial) -> None:
     again = controller.orch("bench", *QUICK, "--nodes", "2", "--gpus", "1")
     assert again.code == 0, again
     trial.keep("node1", "node2")
+
+
+@row("A5", "a server asks for the password that was typed for the gate before it", skip=lambda: missing() or no_pam())
+def asked_again(trial: Trial) -> None:
+    keys = Keys(*(make_key(trial.scratch / name) for name in ("client", "stranger", "server")))
+    (trial.scratch / "rig").mkdir()
+    rig, heard = Rig(trial.scratch / "rig", keys, "openssh"), trial.scratch / "heard"
+    try:
+        rig.configure("Host *\nNumberOfPasswordPrompts 1")
+        gate, evil = with_passwords(rig), eavesdropper(rig, heard)
+        folder = project(rig, trial.scratch / "asking", rig.behind(evil, gate))
+        is_wanted = trial.random.choice((True, False))
+        terminal = Terminal(REACH, folder, environment(folder))
+        with closing(terminal):
+            terminal.wait_for("Password: ", 60)
+            terminal.type(gate.password)
+            terminal.wait_for("Password: (Enter sends the one typed for node1 (jump host", 60)
+            assert not heard.exists(), "the password was sent"
+            terminal.type("" if is_wanted else "another")
+            assert terminal.end() == 3, terminal.text
+        assert heard.read_text().rstrip("\n") == (gate.password if is_wanted else "another")
+    finally:
+        rig.close()

@@ -227,6 +227,30 @@ def test_a_work_directory_that_cannot_be_written_is_told_among_the_facts(machine
         subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=LIMIT_S)
 
 
+@NEEDS_ROOT
+@pytest.mark.parametrize(
+    ("mode", "owner", "words"),
+    [
+        (0o755, 0, ""),
+        (0o1777, 0, ""),
+        (0o777, 0, "others may write to {folder} (mode 0777)"),
+        (0o775, 0, "others may write to {folder} (mode 0775)"),
+        (0o755, 65534, "{folder} belongs to nobody"),
+    ],
+)
+def test_a_work_directory_that_another_user_may_rename_is_told_among_the_facts(
+    tmp_path: Path, mode: int, owner: int, words: str
+) -> None:
+    folder = tmp_path / "scratch"
+    (folder / "inner").mkdir(parents=True)
+    os.chown(folder, owner, 65534)
+    folder.chmod(mode)
+    node = Machine(folder / "inner" / "work")
+    facts, _ = asked_for_facts(node)
+    assert facts["workdir_open"] == words.format(folder=folder)
+    node.close()
+
+
 def test_the_interpreter_is_asked_in_the_environment_of_a_run(machine: Machine, tmp_path: Path) -> None:
     python = tmp_path / "bin/python"
     python.parent.mkdir()
