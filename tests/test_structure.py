@@ -51,7 +51,7 @@ MAY_USE = {
 # modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing: that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue "
+        "accept/figures accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue "
         "compare/causes compare/cells compare/kept compare/suspects explain/prediction hang/activity hang/verdict "
         "history past_acceptances published/doubts published/folders published/foreign published/language "
         "published/language_doubts published/nearest published/reference published/rules published/schema published/tables "
@@ -81,8 +81,9 @@ DOORS = {
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts lost_links "
-        "numbers/drift numbers/intervals numbers/peaks numbers/peers numbers/physics numbers/rounding numbers/t_distribution "
-        "numbers/throughput planned qualifications read series summary tally telemetry/doubts telemetry/use values"
+        "numbers/drift numbers/intervals numbers/peaks numbers/peer_power numbers/peers numbers/physics numbers/rounding "
+        "numbers/t_distribution numbers/throughput planned qualifications read series summary "
+        "tally telemetry/doubts telemetry/use values"
     ),
     "site": "build folder live pages server",
     "store": "bucket directory machine place",

@@ -1,4 +1,5 @@
-"""A certificate as lines of text: the verdict first, then what did not pass, then the bars and what was not tested."""
+"""A certificate as lines of text: the verdict, what would have been found, what did not pass, the numbers, the bars, and what
+was not tested."""
 
 from __future__ import annotations
 
@@ -6,14 +7,20 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.analysis.accept import Certificate
+from orchestrator.analysis.accept.figures import UnitFigure
 from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding
 from orchestrator.errors import Regression, Undecided
 from orchestrator.inventory import fold
+from orchestrator.plural import plural
 from orchestrator.report.text import one_line
+from orchestrator.results.numbers.rounding import percent, written
 
-__all__ = ["lines", "seen", "status", "subjects"]
+__all__ = ["figure_cells", "figures_by_group", "found", "lines", "seen", "status", "subjects"]
 
 
+_MOST_SHOWN, _SHOWN = 16, 8
+"""Up to so many figures of a group are all printed; of more, so many of the slowest."""
+_AGAINST = {"peers": "its peers", "earlier": "when last accepted"}
 _MARK = "\0"
 """Stands for the name of a node; what nodes say is without it, see `one_line`."""
 
@@ -47,10 +54,64 @@ def seen(certificate: Certificate) -> list[tuple[str, str]]:
     return [(fold(names), text.replace(_MARK, fold(names))) for text, names in hosts.items()]
 
 
+def found(certificate: Certificate) -> list[str]:
+    """Return how slow a node would have had to be to be found, for each comparison that was made."""
+    words = []
+    for bar in certificate.judged:
+        title = bar.bar.partition(": none slower")[0]
+        if bar.kind in _AGAINST:
+            least = "no unit, however slow," if bar.least is None else f"one {percent(bar.least, up=True)} slower"
+            words.append(f"{bar.stage}: {title}: {least} than {_AGAINST[bar.kind]}, in 9 of 10 cases")
+        elif bar.kind == "links":
+            words.append(f"{bar.stage}: {bar.got.partition(';')[0]}")
+    for device, what in certificate.unreferenced.items():
+        names = ", ".join(what)
+        words.append(f"no reference for {device}: that all are equally slow would not be found ({names})")
+    return words
+
+
+def figures_by_group(certificate: Certificate) -> list[tuple[str, list[UnitFigure]]]:
+    """Return the figures of each group with its title; the unit and number of repeats are in it."""
+    groups: dict[tuple[str, str, str, int], list[UnitFigure]] = {}
+    for figure in certificate.figures:
+        groups.setdefault((figure.stage, figure.what, figure.unit, figure.repeats), []).append(figure)
+    titled = []
+    for (stage, what, unit, repeats), figures in groups.items():
+        titled.append((f"{stage}: {what}, {unit}, median of {plural(repeats, 'repeat')} (95 %)", figures))
+    return titled
+
+
+def figure_cells(figure: UnitFigure) -> tuple[str, str, str, str]:
+    """Return the cells of a figure: what it is of, its value with the interval, and its shares of the median and of the
+    reference."""
+    value = written(figure.value)
+    if figure.low is not None and figure.high is not None:
+        value += f" ({written(figure.low)} to {written(figure.high)})"
+    of_median = "–" if figure.of_median is None else f"{figure.of_median:.1%} of the median"
+    reference = f"no reference for {figure.device or 'it'}"
+    if figure.reference is not None and figure.of_reference is not None:
+        reference = f"{figure.of_reference:.1%} of the reference, {written(figure.reference)}"
+    return figure.subject, value, of_median, reference
+
+
+def _figure_lines(figures: list[UnitFigure]) -> Iterator[str]:
+    """Yield a line for each figure, of many those that are furthest below the others."""
+    shown = figures
+    if len(figures) > _MOST_SHOWN:
+        shown = sorted(figures, key=lambda figure: -abs(1 - (figure.of_median or 1.0)))[:_SHOWN]
+    for figure in shown:
+        yield "      " + "  ".join(figure_cells(figure))
+    if rest := [figure.value for figure in figures if figure not in shown]:
+        yield f"      the other {len(rest)}: {written(min(rest))} to {written(max(rest))}; certificate.html has all"
+
+
 def lines(certificate: Certificate) -> Iterator[str]:
     """Yield the lines."""
     hosts = [node.host for node in certificate.nodes]
     yield one_line(f"{certificate.suite} on {fold(hosts)}: {certificate.verdict}")
+    if of_power := found(certificate):
+        yield "  would have been found"
+        yield from (one_line(f"      {words}") for words in of_power)
     for verdict, subject, findings in subjects(certificate):
         yield one_line(f"  {verdict}  {subject}")
         for finding in findings:
@@ -63,6 +124,11 @@ def lines(certificate: Certificate) -> Iterator[str]:
     if of_nodes := seen(certificate):
         yield "  seen, not judged"
         yield from (one_line(f"      {hosts}: {text}") for hosts, text in of_nodes)
+    if certificate.figures:
+        yield "numbers"
+    for title, figures in figures_by_group(certificate):
+        yield one_line(f"  {title}")
+        yield from map(one_line, _figure_lines(figures))
     yield "bars"
     for bar in certificate.judged:
         yield one_line(f"  {bar.verdict:<9}  {bar.stage}: {bar.bar}; {bar.got}")

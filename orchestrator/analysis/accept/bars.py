@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from orchestrator.analysis.accept.units import CLUSTER, Group, Unit
@@ -12,46 +12,133 @@ from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judg
 from orchestrator.plan.suite import Reference
 from orchestrator.results import interval, median
 from orchestrator.results.numbers.intervals import Interval, plain_interval
-from orchestrator.results.numbers.peers import LEVEL, Peers, against_peers, least_named
+from orchestrator.results.numbers.peer_power import least_named, repeats_that_find
+from orchestrator.results.numbers.peers import LEVEL, Peers, against_peers, noise_of
 from orchestrator.results.numbers.peers import Unit as PeerUnit
 from orchestrator.results.numbers.rounding import percent, written
 
-__all__ = ["MORE", "against_others", "against_references", "confirmed"]
+__all__ = [
+    "FIND",
+    "MORE",
+    "against_others",
+    "against_references",
+    "confirmed",
+    "finite",
+    "power_words",
+    "reference_of",
+    "without_figure",
+]
 
-_WORTH = 0.30
-"""A comparison with peers that could not have named a node this much slower decides nothing, on GPUs."""
-_WORTH_ON_CPU = 2.0
+FIND = 2.0
+"""A bar asks that a unit this many times its share slower than its peers would be found; otherwise it decides nothing."""
 MORE = "more repeats of this stage, on otherwise idle nodes"
+_LESS_NOISE = "less noise: otherwise idle nodes, or longer runs; or a reference figure of this device"
 _FIGURE = "a reference figure of this device, or more nodes"
 
 
-def against_others(stage: str, group: Group, margin: float, comparisons: int, on_cpu: bool) -> Judged | str:
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """The units of a group that have a rate, compared with their peers, whose share, among so many comparisons, is
+    ``margin``."""
+
+    group: Group
+    values: Mapping[str, Sequence[float]]
+    peers: Peers
+    margin: float
+    comparisons: int
+
+    def least(self) -> float:
+        """Return by how much a unit would have had to be slower to be named."""
+        return least_named(
+            self.values,
+            self.peers,
+            margin=self.margin,
+            comparisons=self.comparisons,
+            lower_is_better=self.group.lower_is_better,
+        )
+
+    def decides(self, slower: float) -> str:
+        """Return what would decide whether a unit is slower by a share."""
+        repeats = repeats_that_find(
+            self.values,
+            slower,
+            margin=self.margin,
+            comparisons=self.comparisons,
+            lower_is_better=self.group.lower_is_better,
+        )
+        made = self.peers.repeats
+        return f"{repeats} repeats of this stage instead of {made}, on otherwise idle nodes" if repeats else _LESS_NOISE
+
+
+def against_others(stage: str, group: Group, margin: float, comparisons: int) -> Judged | str:
     """Judge each unit by its peers. Return why not if there are too few of them, or of their repeats, for a comparison."""
     silent = _silent(group)
     units = [unit for unit in group.units if unit.name not in silent]
-    values, lower = {unit.name: unit.values for unit in units}, group.lower_is_better
-    peers = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=lower)
+    values = {unit.name: unit.values for unit in units}
+    peers = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=group.lower_is_better)
     if peers is None and not silent:
         return _why_not(units)
-    by_name = silent | ({name: _by_peers(unit) for name, unit in peers.units.items()} if peers else {})
-    judged = [unit for unit in group.units if unit.name in by_name]
-    hosts = tuple(dict.fromkeys(host for unit in judged for host in unit.hosts))
+    hosts = tuple(dict.fromkeys(host for unit in group.units if peers or unit.name in silent for host in unit.hosts))
     findings = []
-    for unit in judged:
-        if found := by_name[unit.name]:
+    for unit in group.units:
+        if found := silent.get(unit.name):
             verdict, text, decides = found
-            findings.append(Finding("node", unit.name, unit.hosts, verdict, f"{group.title}: {text}", decides, group.runs))
+            findings.append(_finding(group, unit, verdict, text, decides))
+    asked = FIND * margin
     if peers is None:
-        got = f"the others cannot be compared: {_why_not(units)}"
+        found_least, got = math.inf, f"the others cannot be compared: {_why_not(units)}"
     else:
-        seen = least_named(values, peers, margin=margin, comparisons=comparisons, lower_is_better=lower)
-        findings += _of_all(group, peers, hosts, seen, on_cpu, any(finding.verdict == FAIL for finding in findings))
-        worst = max(0.0, *(unit.slower for unit in peers.units.values()))
-        least = f"a unit {percent(seen, up=True)} slower" if math.isfinite(seen) else "no unit, however slow,"
-        got = f"at most {worst:.1%} slower; {least} would have been named"
-    bar = f"{group.title}: none slower than its peers by more than {percent(margin)}, with statistical significance"
-    source = f"robust comparison of {len(units)} units, {LEVEL:.0%} for all comparisons with peers together"
-    return Judged(stage, "peers", bar, got, source, hosts, tuple(findings))
+        compared = _Compared(group, values, peers, margin, comparisons)
+        found_least = compared.least()
+        findings += _of_units(compared, [unit for unit in units if unit.hosts], asked)
+        findings += _of_all(compared, hosts, found_least, asked, any(finding.verdict == FAIL for finding in findings))
+        slower = [unit.slower for unit in peers.units.values()]
+        measured = f"{_times_slower(min(slower))} to {_times_slower(max(slower))} than the median"
+        got = f"{power_words(found_least)}; measured: {measured}"
+    bar = f"{group.title}: none slower than its peers by more than {percent(margin)}"
+    bar += f", where one {percent(asked)} slower is found"
+    source = f"comparison of {len(units)} units, {LEVEL:.0%} for all comparisons with peers together"
+    return Judged(stage, "peers", bar, got, source, hosts, tuple(findings), finite(found_least))
+
+
+def finite(least: float | None) -> float | None:
+    """Return what would have been found; None if nothing would."""
+    return least if least is not None and math.isfinite(least) else None
+
+
+def power_words(least: float) -> str:
+    """Return in words which slow unit would have been found."""
+    if not math.isfinite(least):
+        return "no slow unit would have been found, however slow"
+    return f"a unit {percent(least, up=True)} slower would have been found in 9 of 10 cases"
+
+
+def _finding(group: Group, unit: Unit, verdict: str, text: str, decides: str, is_suspect: bool = False) -> Finding:
+    words = f"{group.title}: {text}"
+    return Finding("node", unit.name, unit.hosts, verdict, words, decides, group.runs, is_suspect)
+
+
+def _of_units(compared: _Compared, units: Sequence[Unit], asked: float) -> Iterator[Finding]:
+    """Yield what is said of units that do not pass: those that are certainly slower, and those that measured slower than the
+    bar allows, whatever made them so."""
+    judged = compared.peers.units
+    unclear = [judged[unit.name].slower for unit in units if _is_unclear(judged[unit.name])]
+    more = compared.decides(min([asked, *unclear])) if unclear else ""
+    for unit in units:
+        found = judged[unit.name]
+        text = f"{found.slower:.1%} slower than its peers (95 %: {_reach(found.interval)})"
+        if found.named:
+            yield _finding(compared.group, unit, FAIL, text, "")
+        elif found.suspect:
+            yield _finding(compared.group, unit, UNDECIDED, text, more, is_suspect=True)
+        elif found.apart:
+            yield _finding(compared.group, unit, UNDECIDED, f"{text}, which differ as much among themselves", _FIGURE)
+        elif found.beyond:
+            yield _finding(compared.group, unit, UNDECIDED, f"{text}, which noise alone may do here", more)
+
+
+def _is_unclear(unit: PeerUnit) -> bool:
+    return not unit.named and (unit.suspect or (unit.beyond and not unit.apart))
 
 
 def _why_not(units: Sequence[Unit]) -> str:
@@ -85,29 +172,17 @@ def _silent(group: Group) -> dict[str, tuple[str, str, str] | None]:
     return silent
 
 
-def _by_peers(judged: PeerUnit) -> tuple[str, str, str] | None:
-    """Return verdict, text and what decides of a unit; None if it passes."""
-    text = f"{judged.slower:.1%} slower than its peers (95 %: {_reach(judged.interval)})"
-    if judged.suspect:
-        return (FAIL, text, "") if judged.named else (UNDECIDED, text, MORE)
-    if judged.apart:
-        return UNDECIDED, f"{text}, which differ as much among themselves", _FIGURE
-    return None
-
-
-def _of_all(
-    group: Group, peers: Peers, hosts: tuple[str, ...], seen: float, on_cpu: bool, has_failed: bool
-) -> Iterator[Finding]:
+def _of_all(compared: _Compared, hosts: tuple[str, ...], least: float, asked: float, has_failed: bool) -> Iterator[Finding]:
     """Yield why a comparison as a whole decides nothing: its noise, or that the typical unit may be a slow one."""
+    group, peers = compared.group, compared.peers
     if ahead := peers.ahead:
-        least = min(1 / (1 + peers.units[name].slower) - 1 for name in ahead)
-        text = f"{group.title}: {len(ahead)} of {len(peers.units)} are at least {least:.1%} faster than the typical one"
+        fastest = min(1 / (1 + peers.units[name].slower) - 1 for name in ahead)
+        text = f"{group.title}: {len(ahead)} of {len(peers.units)} are at least {fastest:.1%} faster than the typical one"
         text += f": {', '.join(ahead[:4])}{' …' if len(ahead) > 4 else ''}; the others may be slow"
         yield Finding("cluster", CLUSTER, hosts, UNDECIDED, text, _FIGURE, group.runs)
-    if seen > (_WORTH_ON_CPU if on_cpu else _WORTH) and not has_failed:
-        below = f"everything below {percent(seen, up=True)}" if math.isfinite(seen) else "everything"
-        text = f"{group.title}: noise of {percent(peers.noise)}, and {percent(peers.spread)} between equal units, hide {below}"
-        yield Finding("cluster", CLUSTER, hosts, UNDECIDED, text, MORE, group.runs)
+    if least > asked and not has_failed:
+        text = f"{group.title}: one {percent(asked)} slower may be missed: {power_words(least)}, by what the repeats show"
+        yield Finding("cluster", CLUSTER, hosts, UNDECIDED, text, compared.decides(asked), group.runs)
 
 
 def confirmed(judged: Sequence[Judged]) -> list[Judged]:
@@ -119,28 +194,52 @@ def confirmed(judged: Sequence[Judged]) -> list[Judged]:
     stages: dict[str, set[str]] = {}
     for bar in judged:
         for finding in bar.findings if bar.kind == "peers" else ():
-            if finding.kind == "node" and finding.decides != _FIGURE:
+            if finding.is_suspect:
                 stages.setdefault(finding.subject, set()).add(bar.stage)
 
     def decided(finding: Finding) -> Finding:
-        together = sorted(stages.get(finding.subject, ())) if finding.kind == "node" else []
-        if finding.verdict != UNDECIDED or finding.decides == _FIGURE or len(together) < 2:
+        together = sorted(stages.get(finding.subject, ()))
+        if not finding.is_suspect or len(together) < 2:
             return finding
-        return replace(finding, verdict=FAIL, text=f"{finding.text}, as in {' and '.join(together)}", decides="")
+        return replace(
+            finding, verdict=FAIL, text=f"{finding.text}, as in {' and '.join(together)}", decides="", is_suspect=False
+        )
 
     return [replace(bar, findings=tuple(map(decided, bar.findings))) if bar.kind == "peers" else bar for bar in judged]
 
 
 def against_references(stage: str, group: Group, references: Sequence[Reference], comparisons: int) -> list[Judged]:
     """Judge each unit by the first figure of its type of device that is about the same measurement."""
-    judged: list[Judged] = []
-    rest = list(group.units)
+    by_figure: dict[int, list[Unit]] = {}
+    for unit in group.units:
+        if known := reference_of(unit, group, references):
+            by_figure.setdefault(references.index(known), []).append(unit)
+    return [_by_reference(stage, group, units, references[at], comparisons) for at, units in sorted(by_figure.items())]
+
+
+def reference_of(unit: Unit, group: Group, references: Sequence[Reference]) -> Reference | None:
+    """Return the figure that a unit of a group is held to, None if none is known."""
     for reference in references:
-        units = [unit for unit in rest if unit.device and fnmatchcase(unit.device, reference.device)]
-        if units and _is_about(reference, group):
-            judged.append(_by_reference(stage, group, units, reference, comparisons))
-            rest = [unit for unit in rest if unit not in units]
-    return judged
+        if unit.device and fnmatchcase(unit.device, reference.device) and _is_about(reference, group):
+            return reference
+    return None
+
+
+def without_figure(stage: str, group: Group, references: Sequence[Reference]) -> Judged | None:
+    """Return the judgement of a bar that only a figure could decide, of the units that have none; None if all have."""
+    units = [unit for unit in group.units if reference_of(unit, group, references) is None]
+    if not units:
+        return None
+    findings = []
+    for unit in units:
+        device = unit.device or "a device without a name"
+        text = f"{group.title}: {written(median(unit.values))} {group.unit}, and no reference figure for {device}"
+        decides = f"a figure for {device} in suites/references, or peers: or earlier: in the bar"
+        findings.append(Finding(unit.kind, unit.name, unit.hosts, UNDECIDED, text, decides, group.runs))
+    devices = ", ".join(dict.fromkeys(unit.device or "a device without a name" for unit in units))
+    hosts = tuple(dict.fromkeys(host for unit in units for host in unit.hosts))
+    bar = f"{group.title}: as much as the reference figure of its device"
+    return Judged(stage, "reference", bar, f"no reference for {devices}", "the suite", hosts, tuple(findings))
 
 
 def _is_about(reference: Reference, group: Group) -> bool:
@@ -152,11 +251,17 @@ def _by_reference(stage: str, group: Group, units: Sequence[Unit], reference: Re
     sign = "at most" if group.lower_is_better else "at least"
     limit = reference.value * (1 + reference.tolerance if group.lower_is_better else 1 - reference.tolerance)
     findings = []
+    by_name = {unit.name: unit.values for unit in group.units}
+    pooled = noise_of(by_name, lower_is_better=group.lower_is_better)
+    rare = LEVEL / max(comparisons, 1)
     for unit in units:
         value = median(unit.values)
         if value > limit if group.lower_is_better else value < limit:
             text = f"{group.title}: {written(value)} {group.unit}, expected {sign} {written(limit)}"
-            is_certain = _misses(unit.values, limit, group.lower_is_better, 1 - 2 * LEVEL / max(comparisons, 1))
+            is_certain = _misses(unit.values, limit, group.lower_is_better, 1 - 2 * rare)
+            if pooled and is_certain:
+                beyond = [math.log(limit / one) * (-1 if group.lower_is_better else 1) for one in unit.values]
+                is_certain = pooled.chance(beyond, [(1.0, 0.0)]) <= rare
             verdict, decides = (FAIL, "") if is_certain else (UNDECIDED, MORE)
             findings.append(Finding(unit.kind, unit.name, unit.hosts, verdict, text, decides, group.runs))
     values = [median(unit.values) for unit in units]
@@ -172,6 +277,10 @@ def _misses(values: Sequence[float], limit: float, lower_is_better: bool, level:
     of_sign = interval if min(values) > 0 else plain_interval
     wide = of_sign(values, level) if len(values) > 1 else None
     return wide is not None and (wide.low > limit if lower_is_better else wide.high < limit)
+
+
+def _times_slower(slower: float) -> str:
+    return f"{slower:.1%} slower" if slower >= 0 else f"{1 / (1 + slower) - 1:.1%} faster"
 
 
 def _reach(reach: Interval) -> str:

@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 
 from orchestrator import yamlfile
-from orchestrator.analysis.accept.bars import against_others, against_references, confirmed
+from orchestrator.analysis.accept.bars import against_others, against_references, confirmed, without_figure
 from orchestrator.analysis.accept.blame import depend_on_hosts, succeeds_without
 from orchestrator.analysis.accept.earlier import against_earlier, measured
+from orchestrator.analysis.accept.figures import UnitFigure, figures_of, without_reference
 from orchestrator.analysis.accept.nodes import by_checks, by_links, by_lost_links, by_runs
 from orchestrator.analysis.accept.seen import of_hangs, of_runs, see
 from orchestrator.analysis.accept.units import CLUSTER, Group, groups_of
@@ -34,9 +35,10 @@ from orchestrator.results.summary import Summary, of_bench
 
 __all__ = ["Certificate", "NodeVerdict", "StageRun", "certificate_of"]
 
-SCHEMA = 1
-"""Of certificate.json. 1: first version."""
+SCHEMA = 2
+"""Of certificate.json. 1: first version. 2: `figures`, and `least` of what was judged."""
 _PEERS = "peers"
+_ALL_SLOW = "devices that are all equally slow would pass"
 _UNJUDGED = "no bar covers it, or none could be judged; passed checks and runs alone do not accept a node"
 
 
@@ -74,8 +76,8 @@ class StageRun:
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """The verdicts of one acceptance. ``verdict`` is that of the cluster; ``links`` holds the links that did not pass.
-    ``not_tested`` names stages and what else was left out, with the reasons. ``measured`` has the values that a later
-    acceptance is compared with."""
+    ``not_tested`` names stages and what else was left out, with the reasons. ``figures`` has the numbers that bars are about;
+    ``measured`` the values that a later acceptance is compared with."""
 
     acceptance_id: str
     created: str
@@ -92,7 +94,13 @@ class Certificate:
     judged: tuple[Judged, ...]
     not_tested: Mapping[str, str]
     notes: tuple[str, ...]
+    figures: tuple[UnitFigure, ...]
     measured: Mapping[str, Any]
+
+    @property
+    def unreferenced(self) -> Mapping[str, tuple[str, ...]]:
+        """The devices that have no reference figure, and of what."""
+        return without_reference(self.figures)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of ``certificate.json``."""
@@ -166,9 +174,11 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
                 notes = tuple(dict.fromkeys([*summary.notes, *unnamed, *of_rows]))
                 run = StageRun(stage.name, stage.title, attempt.bench_id, configurations, attempt.hosts, good, planned, notes)
                 stages.append(run)
-    values, of_bars, not_compared = _bars(made, references, record)
-    judged += of_bars
-    not_tested = {**_not_tested(record, suite, made, bool(last_facts)), **not_compared}
+    of_bars = _bars(made, references, record)
+    judged += of_bars.judged
+    not_tested = {**_not_tested(record, suite, made, bool(last_facts)), **of_bars.not_compared}
+    for device, what in without_reference(of_bars.figures).items():
+        not_tested[f"reference figures of {device}"] = f"there is none for {', '.join(what)}: {_ALL_SLOW}"
     findings = [finding for bar in judged for finding in bar.findings]
     nodes = tuple(replace(node, seen=tuple(seen.get(node.host, ()))) for node in _nodes(record, last_facts, judged, findings))
     if unjudged := [node.host for node in nodes if node.why == (_UNJUDGED,)]:
@@ -192,14 +202,23 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         tuple(sorted(judged, key=lambda bar: record.stages.index(bar.stage))),
         not_tested,
         record.notes,
-        values,
+        of_bars.figures,
+        of_bars.measured,
     )
 
 
-def _bars(
-    made: Sequence[_Made], references: Sequence[Reference], record: AcceptanceRecord
-) -> tuple[dict[str, Any], list[Judged], dict[str, str]]:
-    """Return the values that bars are about, the judgement of each bar, and why nodes could not be compared by others."""
+@dataclass(frozen=True, slots=True)
+class _OfBars:
+    """What came of all bars: the values that they are about, as figures and for a later acceptance, the judgement of each, and
+    why nodes could not be compared by others."""
+
+    measured: Mapping[str, Any]
+    figures: tuple[UnitFigure, ...]
+    judged: Sequence[Judged]
+    not_compared: Mapping[str, str]
+
+
+def _bars(made: Sequence[_Made], references: Sequence[Reference], record: AcceptanceRecord) -> _OfBars:
     groups: list[tuple[SuiteStage, Bar, Group]] = []
     judged: list[Judged] = []
     for of_stage in made:
@@ -216,7 +235,7 @@ def _bars(
     for stage, bar, group in groups:
         outcomes: dict[str, Judged | str] = {}
         if bar.peers:
-            outcomes[_PEERS] = against_others(stage.name, group, bar.peers, family, record.device == "cpu")
+            outcomes[_PEERS] = against_others(stage.name, group, bar.peers, family)
         if bar.earlier:
             outcomes["the last acceptance"] = against_earlier(stage.name, group, bar.earlier, record.earlier, unit_count)
         for against, outcome in outcomes.items():
@@ -225,19 +244,17 @@ def _bars(
                 not_compared[f"{of_group}against {against}"] = outcome
             else:
                 judged.append(outcome)
-    figures = {name: against_references(stage.name, group, references, unit_count) for name, (stage, group) in by_name.items()}
-    judged += [bar for bars in figures.values() for bar in bars]
-    for stage, bar, group in groups:
-        with_figure = {host for of_figure in figures[measured(stage.name, group)[0]] for host in of_figure.hosts}
-        without = dict.fromkeys(unit.device for unit in group.units if not with_figure.issuperset(unit.hosts))
-        if without and not bar.peers and not bar.earlier:
-            devices = ", ".join(device or "a device without a name" for device in without)
-            not_compared[f"{stage.name}, {group.title} against reference figures"] = f"there is none for {devices}"
+        if not bar.peers and not bar.earlier and (absolute := without_figure(stage.name, group, references)):
+            judged.append(absolute)
+    figures: list[UnitFigure] = []
+    for stage, group in by_name.values():
+        judged += against_references(stage.name, group, references, unit_count)
+        figures += figures_of(stage.name, group, references)
     for of_stage in made:
         links = by_links(of_stage.stage.name, of_stage.results, record.device == "cpu")
         judged += [*([links] if links else []), *_expected(of_stage)]
     values = dict(measured(stage.name, group) for stage, group in by_name.values())
-    return values, confirmed(judged), not_compared
+    return _OfBars(values, tuple(figures), confirmed(judged), not_compared)
 
 
 def _without_value(made: _Made, bar: Bar) -> Judged:

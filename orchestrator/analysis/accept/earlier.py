@@ -8,19 +8,24 @@ Other work on the processors leaves open what the cluster was or a unit without 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.analysis.accept.bars import MORE
+from orchestrator.analysis.accept.bars import FIND, MORE, finite, power_words
 from orchestrator.analysis.accept.units import CLUSTER, Group, Unit
 from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.results import median
 from orchestrator.results.numbers.intervals import Interval, change_interval
-from orchestrator.results.numbers.peers import LEVEL, SUSPECT, against_peers
+from orchestrator.results.numbers.peer_power import OFTEN
+from orchestrator.results.numbers.peers import LEVEL, against_peers
 from orchestrator.results.numbers.rounding import percent, written
 
 __all__ = ["against_earlier", "measured"]
+
+_UNKNOWN = 700.0
+"""The logarithm of a number that still fits a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,11 @@ class _Bar:
     share: float
     id: str
     comparisons: int
+
+    @property
+    def level(self) -> float:
+        """The level of an interval that is certain, for all comparisons together."""
+        return 1 - 2 * LEVEL / max(self.comparisons, 1)
 
 
 def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str, Any], comparisons: int) -> Judged | str:
@@ -57,12 +67,20 @@ def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str
     findings += _together(bar, known) or _one_by_one(bar, known)
     judged = {*known, *(finding.subject for finding in findings)}
     hosts = tuple(dict.fromkeys(host for unit in group.units if unit.name in judged for host in unit.hosts))
-    words = f"{group.title}: none slower than when last accepted by more than {percent(share)}, with statistical significance"
     changes = [_times_slower(group, median(old), median(unit.values)) for old, unit in known.values()]
-    got = f"{_more(min(changes))} to {_more(max(changes))}" if changes else "no number above 0"
+    least = _least_seen(bar, known)
+    asked = FIND * share
+    words = f"{group.title}: none slower than when last accepted by more than {percent(share)}"
+    words += f", where one {percent(asked)} slower is found"
+    got = "no number above 0"
+    if changes:
+        got = f"{power_words(least)}; measured: {_more(min(changes))} to {_more(max(changes))}"
+        if least > asked and not any(finding.verdict == FAIL for finding in findings):
+            text = f"{group.title}: one {percent(asked)} slower than in {bar.id} may be missed: {power_words(least)}"
+            findings.append(Finding("cluster", CLUSTER, hosts, UNDECIDED, text, MORE, group.runs))
     missing = [unit.name for unit in group.units if unit.name not in judged]
     got += f"; not compared: {', '.join(missing)}" if missing else ""
-    return Judged(stage, "earlier", words, got, f"acceptance {bar.id}", hosts, tuple(findings))
+    return Judged(stage, "earlier", words, got, f"acceptance {bar.id}", hosts, tuple(findings), finite(least))
 
 
 def _one_by_one(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> Iterator[Finding]:
@@ -85,8 +103,10 @@ def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> l
     for name, judged in peers.units.items():
         old, unit = known[name]
         change = _change(bar, old, unit.values)
-        if change and (judged.suspect or judged.apart):
+        if change and judged.beyond:
             is_certain, text = change
+            # Its own repeats alone do not show what noise there is: those of all do.
+            is_certain = is_certain and (judged.named or judged.apart)
             text += f" than in {bar.id}; {judged.slower:.1%} slower relative to its peers"
             is_certain = is_certain and not bar.group.loaded & set(unit.hosts)
             findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, is_certain))
@@ -107,19 +127,35 @@ def _finding(bar: _Bar, kind: str, subject: str, hosts: tuple[str, ...], text: s
 
 
 def _change(bar: _Bar, old: Sequence[float], new: Sequence[float]) -> tuple[bool, str] | None:
-    """Return whether values are certainly slower than they were, and by how much in words, if that is more than the bar allows
-    and at least likely."""
-
-    def reach(level: float) -> Interval | None:
-        found = change_interval(list(old), list(new), level)
-        return found if found is None or bar.group.lower_is_better else Interval(1 / found.high, 1 / found.low, level)
-
-    slower, shown = _times_slower(bar.group, median(old), median(new)), reach(0.95)
-    reaches = [reach(1 - 2 * level / max(bar.comparisons, 1)) for level in (LEVEL, SUSPECT)]
-    certain, likely = (found is not None and found.low > 1 for found in reaches)
-    if slower <= 1 + bar.share or not likely or shown is None:
+    """Return whether values are certainly slower than they were, and by how much in words, if that is more than the bar
+    allows."""
+    slower, shown = _times_slower(bar.group, median(old), median(new)), _reach(bar, old, new, 0.95)
+    certain = _reach(bar, old, new, bar.level)
+    if slower <= 1 + bar.share or shown is None:
         return None
-    return certain, f"{_more(slower)} (95 %: {shown.low - 1:.1%} to {shown.high - 1:.1%})"
+    is_certain = certain is not None and certain.low > 1
+    return is_certain, f"{_more(slower)} (95 %: {shown.low - 1:.1%} to {shown.high - 1:.1%})"
+
+
+def _reach(bar: _Bar, old: Sequence[float], new: Sequence[float], level: float) -> Interval | None:
+    """Return the interval of how many times slower values are than they were."""
+    found = change_interval(list(old), list(new), level)
+    return found if found is None or bar.group.lower_is_better else Interval(1 / found.high, 1 / found.low, level)
+
+
+def _least_seen(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> float:
+    """Return by what share nine in ten units would have had to become slower to be found in nine of ten cases: what they
+    measure is then beyond the share of the bar, and their interval beyond 1."""
+    least = []
+    for old, unit in known.values():
+        certain, often = (_half(_reach(bar, old, unit.values, level)) for level in (bar.level, 2 * OFTEN - 1))
+        least.append(math.expm1(max(math.log1p(bar.share), certain) + often))
+    return sorted(least)[math.ceil(OFTEN * len(least)) - 1] if least else math.inf
+
+
+def _half(reach: Interval | None) -> float:
+    """Return half of the width of an interval, as a logarithm."""
+    return math.log(reach.high / reach.low) / 2 if reach and reach.low > 0 and math.isfinite(reach.high) else _UNKNOWN
 
 
 def _times_slower(group: Group, old: float, new: float) -> float:

@@ -14,7 +14,8 @@ _ORDER = (PASS, UNDECIDED, FAIL)
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A node, device, link or cluster that failed a bar or whose verdict is open. ``kind`` is node, link or cluster; ``hosts``
-    are those concerned; ``decides`` says what would decide an open verdict; ``evidence`` names runs."""
+    are those concerned; ``decides`` says what would decide an open verdict; ``evidence`` names runs. ``is_suspect``: it is
+    open, and a second stage that says the same decides it."""
 
     kind: str
     subject: str
@@ -23,6 +24,7 @@ class Finding:
     text: str
     decides: str = ""
     evidence: tuple[str, ...] = ()
+    is_suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Judged:
     """One bar of a stage. ``kind`` is checks, runs, lost links, values, peers, reference, earlier,
     expected or links; ``bar`` says in
     words what had to hold, ``got`` what was found over all subjects, ``source`` where the bar comes from. Each of ``hosts``
-    without a finding passed."""
+    without a finding passed. ``least``: by what share a node would have had to be slower to be found in nine of ten cases;
+    None if none would, or that is not known."""
 
     stage: str
     kind: str
@@ -39,6 +42,7 @@ class Judged:
     source: str
     hosts: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
+    least: float | None = None
 
     @property
     def verdict(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from orchestrator.analysis.accept import Certificate
-from orchestrator.report.accept import seen, subjects
+from orchestrator.report.accept import figure_cells, figures_by_group, found, seen, subjects
 from orchestrator.report.html.navigation import Link
 from orchestrator.report.html.template import environment
 
@@ -30,6 +30,8 @@ def render(certificate: Certificate, links: Sequence[Link] = ()) -> str:
             certificate=certificate,
             subjects=subjects(certificate),
             seen=seen(certificate),
+            found=found(certificate),
+            figures=[(title, list(map(figure_cells, figures))) for title, figures in figures_by_group(certificate)],
             hosts=[node.host for node in certificate.nodes],
             verdicts=[(verdict, certificate.of_verdict(verdict)) for verdict in ("fail", "undecided", "pass")],
         )

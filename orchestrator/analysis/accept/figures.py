@@ -1,0 +1,72 @@
+"""The numbers that bars are about: each node or device, beside its peers and the reference figure of its type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.analysis.accept.bars import reference_of
+from orchestrator.analysis.accept.units import Group
+from orchestrator.plan.suite import Reference
+from orchestrator.results import interval, median
+from orchestrator.results.numbers.intervals import plain_interval
+
+__all__ = ["UnitFigure", "figures_of", "without_reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFigure:
+    """One number of a node or device, or of the cluster. ``value`` is the median over the repeats, ``low`` and ``high``
+    the ends of its 95 % interval, None with one repeat. ``of_median`` is the share of the median of all units, None
+    without others; ``reference`` the value of the reference figure and ``of_reference`` the share of it, None if none
+    is known for ``device``."""
+
+    stage: str
+    what: str
+    subject: str
+    hosts: tuple[str, ...]
+    device: str
+    unit: str
+    repeats: int
+    value: float
+    low: float | None
+    high: float | None
+    of_median: float | None
+    reference: float | None
+    of_reference: float | None
+
+
+def figures_of(stage: str, group: Group, references: Sequence[Reference]) -> Iterator[UnitFigure]:
+    """Yield the number of each unit of a group."""
+    values = {unit.name: median(unit.values) for unit in group.units}
+    typical = median(list(values.values()))
+    for unit in group.units:
+        value = values[unit.name]
+        of_sign = interval if min(unit.values) > 0 else plain_interval
+        reach = of_sign(unit.values) if len(unit.values) > 1 else None
+        known = reference_of(unit, group, references)
+        yield UnitFigure(
+            stage,
+            group.title,
+            unit.name,
+            unit.hosts,
+            unit.device,
+            group.unit,
+            len(unit.values),
+            value,
+            # The interval is that of the geometric mean, beside which the median may lie.
+            min(value, reach.low) if reach else None,
+            max(value, reach.high) if reach else None,
+            value / typical if len(values) > 1 and typical > 0 else None,
+            known.value if known else None,
+            value / known.value if known else None,
+        )
+
+
+def without_reference(figures: Sequence[UnitFigure]) -> Mapping[str, tuple[str, ...]]:
+    """Return the devices that have no reference figure, and of what."""
+    missing: dict[str, dict[str, None]] = {}
+    for figure in figures:
+        if figure.reference is None:
+            missing.setdefault(figure.device or "a device without a name", {})[figure.what] = None
+    return {device: tuple(what) for device, what in missing.items()}
