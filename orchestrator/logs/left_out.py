@@ -37,6 +37,12 @@ class LeftOut:
         self.readers = readers
         starts = {key: _start(key, reader) for key, reader in readers.items()}
         self.starts = {key: start for key, start in starts.items() if start}
+        # The beginning of a row without plain text is counted in a whole block first.
+        self.in_blocks = {
+            key: re.compile(start.pattern.pattern, re.ASCII | re.MULTILINE)
+            for key, start in self.starts.items()
+            if not start.literal
+        }
         self.hits: Counter[re.Pattern[str]] = Counter()
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
@@ -50,7 +56,7 @@ class LeftOut:
         """Look for such lines in a block of which other readers have read what matches; `hit` says how much that was."""
         for key, start in self.starts.items():
             hits = self.hits.pop(self.readers[key].pattern, 0)
-            if start.literal and text.count(start.literal) == hits:
+            if self._count_begun(key, start, text) == hits:
                 continue
             for line in text.split("\n"):
                 if start.literal in line:
@@ -74,6 +80,12 @@ class LeftOut:
             first = "" if count == 1 else " the first is"
             notes.append(f"{plural(count, 'line')} {verbs.format(key)} {LEFT_OUT}:{first} {self.first[key]!r}")
         return notes
+
+    def _count_begun(self, key: str, start: Reader, text: str) -> int:
+        """Return how many lines of a block may begin like those of a pattern, at least."""
+        if start.literal:
+            return text.count(start.literal)
+        return sum(1 for _ in self.in_blocks[key].finditer(text))
 
     def _line(self, key: str, start: Reader, pieces: Iterable[str]) -> None:
         for piece in pieces:

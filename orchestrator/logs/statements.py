@@ -55,6 +55,7 @@ class Statements:
             (compiled(f"log.headers[{number}]", header.line, None, needs_groups=False), header)
             for number, header in enumerate(grammar.headers)
         ]
+        self.literals = {reader.literal for reader in self.readers}
         self.above: Header | None = None
         self.missing = dict(grammar.by_key("confirm"))
         self.ranks: list[tuple[int, int | None]] = []
@@ -79,6 +80,8 @@ class Statements:
 
     def read(self, tag: int | None, text: str, warn: Warn, cut_at: int = -1) -> None:
         """Read a piece of a line that the rank ``tag`` printed. A match that ends at ``cut_at`` may be half of one."""
+        if not any([literal in text for literal in self.literals]):
+            return
 
         def found(reader: Reader | None) -> list[re.Match[str]]:
             if reader is None or reader.literal not in text:

@@ -21,6 +21,7 @@ def line_by_line(data: bytes, grammar: LogGrammar) -> Parsed:
     collector.patterns = [replace(reader, literal="") for reader in collector.patterns]
     collector.results = [replace(reader, literal="") for reader in collector.results]
     statements = collector.statements
+    statements.literals = {""}
     for name in ("rank", "rank_parts_line", "closing_line", "rank_list"):
         reader = getattr(statements, name)
         setattr(statements, name, reader and replace(reader, literal=""))
