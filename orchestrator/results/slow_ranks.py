@@ -8,7 +8,6 @@ their programs it is chance as well, and is not compared. docs/metrics.md has th
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -31,6 +30,7 @@ compute. In such a step a rank was seen to take 43 % longer by chance; how often
 
 _WORTH_OF_CONDITIONS = 0.05
 """Share of the window with lowered clocks, or of the processors with other processes, beyond that of the other nodes."""
+_TINY = 1e-9
 _LARGEST = 700.0
 """The logarithm of a number that still fits a float."""
 
@@ -85,7 +85,8 @@ class SlowRank:
 @dataclass(frozen=True, slots=True)
 class Ranks:
     """The ranks of a configuration, in order, and each rank or node that the others wait for, those that compute longest
-    first. ``note`` says why ranks are not compared by how long they compute; empty if they are, or if that is not known."""
+    first. ``note`` says why ranks are not compared by how long they compute, or what a single repeat could not have shown;
+    empty otherwise."""
 
     times: tuple[RankTimes, ...] = ()
     slow: tuple[SlowRank, ...] = ()
@@ -125,7 +126,16 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
     ]
     named += [_waiting(member, excess, hosts) for member, excess in _named(starved, hosts)]
     times = (_times(own, slow.get(rank), working.get(rank), starved.get(rank)) for rank, own in enumerate(by_rank))
-    return Ranks(tuple(times), tuple(named), note)
+    return Ranks(tuple(times), tuple(named), note or _unseen(slow, named, len(used)))
+
+
+def _unseen(slow: Mapping[_Member, Excess], named: Sequence[SlowRank], runs: int) -> str:
+    """Return which slow ranks a single run would not have shown, empty for more than one or if one was found."""
+    ranks = [excess for member, excess in slow.items() if isinstance(member, int)]
+    if runs > 1 or not ranks or any(found.part == "compute" for found in named):
+        return ""
+    least = max(WORTH, *((excess.high - excess.value) / max(1 + excess.value, _TINY) for excess in ranks))
+    return f"one repeat: a rank that takes less than {least:.1%} longer to compute than the others would not be named"
 
 
 def _incomparable(by_rank: Sequence[Sequence[RankParts]]) -> str:
@@ -157,46 +167,26 @@ def _shares_of_waiting(parts: Sequence[RankParts]) -> _Blocks:
 
 
 def _excesses(runs: Sequence[_Blocks], hosts: Mapping[int, str]) -> dict[_Member, Excess]:
-    """Return by how much each rank is above the median of the others, and each node with several ranks, on average, above that
-    of the ranks of other nodes; empty if any rank has no values."""
+    """Return by how much each rank is above the others, and each node with several ranks, on average, above other nodes; empty
+    if any rank has no values."""
     if not all(blocks for run in runs for blocks in run.values()):
         return {}
-    nodes: dict[str, set[int]] = {}
+    nodes: dict[str, list[int]] = {}
     for rank, host in hosts.items():
-        nodes.setdefault(host, set()).add(rank)
-    of_ranks = [_ranks_apart(run) for run in runs]
-    apart: dict[_Member, list[list[float]]] = {rank: [of_run[rank] for of_run in of_ranks] for rank in hosts}
-    groups = {host: ranks for host, ranks in nodes.items() if 1 < len(ranks) < len(hosts)}
-    apart.update({host: [_node_apart(run, ranks) for run in runs] for host, ranks in groups.items()})
-    return excesses(apart)
+        nodes.setdefault(host, []).append(rank)
+    groups = [host for host, ranks in nodes.items() if 1 < len(ranks) < len(hosts)]
+    comparisons = len(hosts) + len(groups)
+    apart: dict[_Member, Excess] = dict(excesses({rank: [run[rank] for run in runs] for rank in hosts}, comparisons))
+    if groups:
+        of_nodes = {host: [_mean_of(run, ranks) for run in runs] for host, ranks in nodes.items()}
+        judged = excesses(of_nodes, comparisons)
+        apart.update({host: judged[host] for host in groups if host in judged})
+    return apart
 
 
-def _ranks_apart(run: _Blocks) -> dict[int, list[float]]:
-    """Return for each rank and block its value without the median of the others; each block is sorted once, for thousands of
-    ranks."""
-    columns = [sorted(block) for block in zip(*run.values(), strict=True)]
-    return {
-        rank: [own - _median_without(own, of_all) for own, of_all in zip(blocks, columns, strict=True)]
-        for rank, blocks in run.items()
-    }
-
-
-def _median_without(own: float, values: Sequence[float]) -> float:
-    """Return the median of sorted values without one of them.
-
-    >>> [_median_without(own, [1.0, 2.0, 5.0, 9.0]) for own in (1.0, 5.0)], _median_without(3.0, [1.0, 3.0, 4.0])
-    ([5.0, 2.0], 2.5)
-    """
-    place, count = bisect_left(values, own), len(values) - 1
-    low, high = ((at if at < place else at + 1) for at in ((count - 1) // 2, count // 2))
-    return (values[low] + values[high]) / 2
-
-
-def _node_apart(run: _Blocks, members: Collection[int]) -> list[float]:
-    """Return for each block the mean of a node's ranks without the median of all others."""
-    own = zip(*(run[rank] for rank in members), strict=True)
-    others = zip(*(blocks for rank, blocks in run.items() if rank not in members), strict=True)
-    return [mean(values) - median(rest) for values, rest in zip(own, others, strict=True)]
+def _mean_of(run: _Blocks, members: Sequence[int]) -> list[float]:
+    """Return the mean of some ranks in each block."""
+    return [mean(values) for values in zip(*(run[rank] for rank in members), strict=True)]
 
 
 def _named(excesses: Mapping[_Member, Excess], hosts: Mapping[int, str]) -> list[tuple[_Member, Excess]]:

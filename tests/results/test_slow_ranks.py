@@ -95,7 +95,7 @@ def test_where_the_clock_tells_nothing_the_processor_time_tells_who_has_more_to_
     made = repeats(FOUR, {2: 0.2}, noise=0.25, working={2: 0.2})
     (slow,) = compared(made).slow
     assert (slow.rank, slow.part, slow.cause) == (2, "processor", "")
-    assert slow.words.startswith("rank 2 on node3 takes 19.9% (19.6% to 20.1%) ") and slow.words.endswith(
+    assert slow.words.startswith("rank 2 on node3 takes 19.9% (19.7% to 20.1%) ") and slow.words.endswith(
         "more processor time to compute than the other ranks"
     )
     times = compared(made).times[2]
@@ -108,7 +108,7 @@ def test_equal_processor_times_name_nobody_on_a_busy_machine() -> None:
 
 def test_a_rank_that_computes_longer_is_named_once_with_its_processor_time() -> None:
     (words,) = compared(repeats(FOUR, {2: 0.2}, working={2: 0.2})).words
-    assert words.endswith("which wait for it; its processor time is 19.9% (19.6% to 20.1%) above that of the others")
+    assert words.endswith("which wait for it; its processor time is 19.9% (19.7% to 20.1%) above that of the others")
     (words,) = compared(repeats(FOUR, {2: 0.2}, working={})).words
     (share,) = re.findall(r"its processor time is (-?[\d.]+)% \(.*%\) above that of the others$", words)
     assert abs(float(share)) < 0.5
@@ -263,6 +263,17 @@ def test_of_a_node_that_was_not_sampled_nothing_is_said() -> None:
 def test_runs_on_other_nodes_than_the_last_are_not_pooled_with_it() -> None:
     moved = repeats(list(reversed(FOUR)), {2: 0.5}, count=1)
     assert compared([*moved, *repeats(FOUR, {})]).words == ()
+
+
+def test_a_single_repeat_says_which_slow_ranks_it_would_not_have_shown() -> None:
+    found = compared(repeats(FOUR, {2: 0.03}, count=1))
+    assert not found.slow and found.words == (found.note,)
+    said = re.fullmatch(
+        r"one repeat: a rank that takes less than ([\d.]+)% longer to compute than the others would not be named", found.note
+    )
+    assert said and 4 < float(said[1]) < 8
+    assert compared(repeats(FOUR, {2: 0.01 * float(said[1]) + 0.01}, count=1)).slow[0].rank == 2
+    assert not compared(repeats(FOUR, {}, count=3)).note
 
 
 def test_times_that_are_absurdly_far_apart_still_give_numbers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -89,3 +90,58 @@ def test_values_without_any_scatter_have_an_interval_that_is_not_a_point() -> No
 def test_too_few_blocks_say_nothing(runs: list[list[float]]) -> None:
     nothing: dict[int, Excess] = {}
     assert excesses({0: runs, 1: runs}) == nothing
+
+
+def made(
+    rng: random.Random, shape: str, runs: int, ranks: int, of_blocks: float, of_runs: float
+) -> dict[int, list[list[float]]]:
+    """Make up the blocks of equal ranks with noise of a shape, of blocks and of runs, each as a standard deviation."""
+    noise = {
+        "symmetric": lambda: rng.gauss(0, 1),
+        "exponential": lambda: rng.expovariate(1),
+        "lognormal": lambda: math.exp(rng.gauss(0, 0.6)) / 0.78,
+        "bimodal": lambda: (rng.random() < 0.25) / 0.433,
+    }[shape]
+    values: dict[int, list[list[float]]] = {rank: [] for rank in range(ranks)}
+    for _ in range(runs):
+        for of_rank in values.values():
+            level = of_runs * noise()
+            of_rank.append([level + of_blocks * noise() for _ in range(BLOCKS)])
+    return values
+
+
+SHAPES = ["symmetric", "exponential", "lognormal", "bimodal"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("runs", "ranks"), [(1, 4), (1, 16), (3, 8), (5, 16)])
+def test_equal_ranks_are_not_above_each_other_whatever_the_shape_of_the_noise(shape: str, runs: int, ranks: int) -> None:
+    rng, above = random.Random(f"{shape} {runs} {ranks}"), 0
+    for _ in range(60):
+        found = excesses(made(rng, shape, runs, ranks, 0.05, 0.0))
+        above += any(excess.low > 0 and excess.value > 0.02 and excess.is_usual for excess in found.values())
+    assert above <= 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("runs", "ranks"), [(1, 4), (1, 8), (3, 8), (5, 16)])
+def test_ranks_that_differ_from_run_to_run_are_not_above_each_other_and_a_slow_one_is(
+    shape: str, runs: int, ranks: int
+) -> None:
+    rng, above, seen = random.Random(f"{shape} {runs} {ranks}"), 0, 0
+    for _ in range(40):
+        values = made(rng, shape, runs, ranks, 0.01, 0.01)
+        found = excesses(values)
+        above += any(excess.low > 0 and excess.value > 0.02 and excess.is_usual for excess in found.values())
+        values[0] = [[value + 0.15 for value in blocks] for blocks in values[0]]
+        seen += excesses(values)[0].low > 0
+    assert above <= 3 and seen >= 36
+
+
+def test_two_slow_ranks_do_not_hide_each_other() -> None:
+    rng = random.Random(3)
+    for runs in (1, 3):
+        values = made(rng, "symmetric", runs, 8, 0.01, 0.003)
+        for rank in (2, 5):
+            values[rank] = [[value + 0.12 for value in blocks] for blocks in values[rank]]
+        assert [rank for rank, excess in excesses(values).items() if excess.low > 0] == [2, 5]
