@@ -52,8 +52,8 @@ MAY_USE = {
 DOORS = {
     "analysis": (
         "accept/figures accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue "
-        "compare/causes compare/cells compare/kept compare/suspects explain/prediction hang/activity hang/verdict "
-        "history past_acceptances published/doubts published/folders published/foreign published/language "
+        "compare/causes compare/cells compare/detectable compare/kept compare/suspects explain/prediction hang/activity "
+        "hang/verdict history past_acceptances published/doubts published/folders published/foreign published/language "
         "published/language_doubts published/nearest published/reference published/rules published/schema published/tables "
         "tune/answer tune/candidates tune/halving tune/state"
     ),
@@ -81,8 +81,8 @@ DOORS = {
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts lost_links "
-        "numbers/drift numbers/intervals numbers/peaks numbers/peer_power numbers/peers numbers/physics numbers/rounding "
-        "numbers/t_distribution numbers/throughput planned qualifications read series summary "
+        "numbers/drift numbers/intervals numbers/peaks numbers/peer_power numbers/peers numbers/physics numbers/power "
+        "numbers/rounding numbers/t_distribution numbers/throughput planned qualifications read series summary "
         "tally telemetry/doubts telemetry/use values"
     ),
     "site": "build folder live pages server",

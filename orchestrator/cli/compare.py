@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from orchestrator.errors import OrchError
 
 
+_UNDECIDED = ("fail", "pass")
+
 Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="Compare this metric, or all; default: the primary one.")]
 By = Annotated[
     list[str] | None,
@@ -66,20 +68,39 @@ def gate(
     max_regression: Annotated[
         str, typer.Option("--max-regression", metavar="N%", help="How much slower the bench may be.")
     ] = "3%",
+    undecided: Annotated[
+        str,
+        typer.Option(
+            "--undecided", metavar="fail|pass", help="If a larger regression is not ruled out: exit with 6, or with 0."
+        ),
+    ] = "fail",
+    plan: Annotated[
+        str,
+        typer.Option(
+            "--plan",
+            metavar="N%",
+            help="Compare nothing; show how many repeats find a change of N%. --baseline may be left out.",
+        ),
+    ] = "",
     metric: Metric = "",
     as_json: Json = False,
 ) -> None:
     """Compare a bench with a baseline, for CI.
 
-    Exits with 5 if a configuration is slower than allowed, with 6 if that cannot be decided, otherwise with 0.
+    Exits with 5 if a configuration is slower than allowed, with 6 if that cannot be decided, because it has no counterpart, too
+    few repeats or failed runs, or a larger regression is not ruled out; otherwise with 0.
     """
     from orchestrator.analysis.compare import compare as compared
     from orchestrator.errors import ConfigError
     from orchestrator.plan.words import share
-    from orchestrator.report.compare import change
     from orchestrator.report.text import one_line
 
     allowed = share(max_regression, "--max-regression")
+    if undecided not in _UNDECIDED:
+        raise ConfigError(f"expected {' or '.join(_UNDECIDED)}, got {undecided!r}", where="--undecided")
+    if plan:
+        _plan([baseline, bench] if baseline else [bench], share(plan, "--plan"), allowed, metric, as_json)
+        return
     if not baseline:
         raise ConfigError("expected a bench's name or directory, got none", where="--baseline")
     reference, measured = find_bench(baseline), find_bench(bench)
@@ -87,12 +108,25 @@ def gate(
     if reference.path.resolve() == measured.path.resolve():
         raise ConfigError("expected a bench other than the one under test", where=f"--baseline {baseline}")
     _show(comparison, as_json)
-    _refuse([*_regressions(comparison), *damaged, *_undecided(comparison)])
-    for pair in comparison.pairs:
-        if pair.gain and pair.gain.low < 1 - allowed:
-            text = f"{pair.case}: {change(pair)}: a larger regression is not ruled out; run more repeats"
-            typer.echo(one_line(text), err=True)
-    typer.echo(f"no configuration is significantly more than {max_regression} slower than in {comparison.before}", err=True)
+    wide = _not_ruled_out(comparison)
+    _refuse([*_regressions(comparison), *damaged, *_undecided(comparison), *(wide if undecided == "fail" else ())])
+    for error in wide:
+        typer.echo(one_line(str(error)), err=True)
+    what = "significantly more" if wide else "more"
+    typer.echo(f"no configuration is {what} than {max_regression} slower than in {comparison.before}", err=True)
+
+
+def _plan(names: Sequence[str], change: float, allowed: float, metric: str, as_json: bool) -> None:
+    from rich.console import Console
+
+    from orchestrator.analysis.compare.detectable import detectable
+    from orchestrator.report import compare as report
+
+    found = detectable([find_bench(name) for name in names], change, allowed, metric)
+    if as_json:
+        typer.echo(report.detectable_json(found, change, allowed), nl=False)
+    else:
+        report.render_detectable(found, change, allowed, Console())
 
 
 def chosen_by(texts: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
@@ -164,6 +198,30 @@ def _undecided(comparison: Comparison) -> list[OrchError]:
     why |= {case: f"{comparison.before} has no configuration with its spec" for case in comparison.only_after}
     places = {f"{comparison.after}: {case}": reason for case, reason in why.items()} or {comparison.after: "it has no runs"}
     return [Undecided(f"no verdict: {reason}", kind="no_verdict", where=where) for where, reason in places.items() if reason]
+
+
+def _not_ruled_out(comparison: Comparison) -> list[OrchError]:
+    """Return an error for each configuration whose interval reaches beyond what is allowed, with what would settle it."""
+    from orchestrator.analysis.compare.cells import SLOWER, doubt
+    from orchestrator.analysis.compare.detectable import repeats_to_settle
+    from orchestrator.errors import Undecided
+    from orchestrator.plural import plural
+    from orchestrator.report.compare import change
+    from orchestrator.results.numbers.power import MOST_REPEATS
+
+    errors: list[OrchError] = []
+    for pair in comparison.pairs:
+        if pair.gain is None or pair.gain.low >= 1 - comparison.margin or pair.verdict == SLOWER or doubt(pair):
+            continue
+        needed = repeats_to_settle(pair, comparison.margin)
+        hint = f"the change is so close to what is allowed that {MOST_REPEATS} repeats would not settle it"
+        if needed:
+            hint = f"if it is as measured, {plural(needed, 'repeat')} in each bench settle it in nine of ten"
+        message = (
+            f"expected at most {comparison.margin * 100:.4g}% slower, got {change(pair)}: a larger regression is not ruled out"
+        )
+        errors.append(Undecided(message, kind="no_verdict", where=f"{comparison.after}: {pair.case}", hint=hint))
+    return errors
 
 
 def _refuse(errors: list[OrchError]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
@@ -12,18 +13,21 @@ from rich.text import Text
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.compare.causes import FileDifference
 from orchestrator.analysis.compare.cells import OTHER_METRIC, TOO_FEW, CellPair, Side, enough
+from orchestrator.analysis.compare.detectable import Detectable
 from orchestrator.analysis.compare.suspects import CellSuspects
 from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.entries import SPEED
+from orchestrator.results.numbers.power import MOST_REPEATS
 from orchestrator.results.numbers.throughput import WORTH
 
-__all__ = ["COLUMNS", "SCHEMA", "as_json", "change", "notes", "render", "row"]
+__all__ = ["COLUMNS", "SCHEMA", "as_json", "change", "detectable_json", "notes", "render", "render_detectable", "row"]
 
 SCHEMA = 5
 """1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is the ratio. 4: suspects.
-5: drift of each side, of which typical values are free."""
+5: drift of each side, of which typical values are free;
+the scatter of runs."""
 COLUMNS = ("case", "before", "n", "after", "n", "change", "change 95%", "p", "verdict")
 _STYLE = {"slower": "bold red", "faster": "bold green"}
 
@@ -113,6 +117,61 @@ def notes(comparison: Comparison) -> list[str]:
     texts += drift_notes(comparison)
     only_in_one = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
     return texts + [f"only in {name}: {'; '.join(cases)}" for name, cases in only_in_one if cases]
+
+
+def detectable_json(found: Sequence[Detectable], change: float, margin: float) -> str:
+    """Return what benches can show as one JSON document: shares of 1, null where a number does not exist."""
+    content = {"schema": 1, "change": change, "max_regression": margin, "configurations": [asdict(each) for each in found]}
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def render_detectable(found: Sequence[Detectable], change: float, margin: float, console: Console) -> None:
+    """Print what the repeats of each configuration can show, and how many repeats a change takes."""
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    drawn.add_column("case", overflow="fold")
+    asked, allowed = _asked(change), _asked(margin)
+    for title in ("n", "scatter", "found from", f"n for {asked}", "n to pass", "fails from"):
+        drawn.add_column(title, justify="right")
+    for each in found:
+        name = each.case if each.metric == SPEED else f"{each.case} {each.metric}"
+        numbers = (
+            str(each.repeats),
+            _share(each.scatter),
+            _share(each.least),
+            _repeats(each.needed, each),
+            _repeats(each.to_pass, each),
+            _share(each.least_failing),
+        )
+        drawn.add_row(Text(one_line(name)), *numbers)
+    console.print(drawn)
+    notes = [
+        "scatter: the standard deviation of a run, without drift",
+        "found from: the smallest change that n repeats in each of two benches find in nine of ten comparisons",
+        f"n for {asked}: the repeats of each bench that find {asked} in nine of ten",
+        f"n to pass: the repeats with which nine of ten unchanged configurations pass --max-regression {allowed}",
+        f"fails from: the smallest regression that n repeats fail in nine of ten with --max-regression {allowed}",
+    ]
+    if any(each.freedom for each in found):
+        least = min(each.freedom for each in found if each.freedom)
+        notes.append(f"that the scatter is known from few runs, {least:.0f} degrees of freedom or more, is allowed for")
+    if any(each.scatter is None for each in found):
+        notes.append("a configuration with fewer than two good repeats shows no scatter: run two or more")
+    for note in notes:
+        console.print(Text(note, style="dim"))
+
+
+def _asked(share: float) -> str:
+    return f"{share * 100:.4g}%"
+
+
+def _share(share: float | None) -> str:
+    return NOTHING if share is None else f"{share:.1%}"
+
+
+def _repeats(needed: int | None, each: Detectable) -> str:
+    if each.scatter is None:
+        return NOTHING
+    return f"over {MOST_REPEATS}" if needed is None else str(needed)
 
 
 def drift_notes(comparison: Comparison) -> list[str]:

@@ -20,8 +20,9 @@ from orchestrator.inventory import nearest
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.spec import as_written
 from orchestrator.results import Cell, Interval
-from orchestrator.results.numbers.drift import chance_without_drift, typical_change
+from orchestrator.results.numbers.drift import chance_without_drift, typical_centre, typical_change
 from orchestrator.results.numbers.intervals import Change, holm, least_chance
+from orchestrator.results.numbers.power import Scatter, scatter_of
 from orchestrator.results.numbers.throughput import WORTH
 from orchestrator.results.qualifications import typical_of
 
@@ -78,7 +79,7 @@ class CellPair:
     ``permutation_p`` is the uncorrected value of this pair, ``corrected_p`` Welch's, corrected for the number of pairs, and
     ``p`` the larger one: both must be small. All are None if no values could lead to a verdict. ``better`` is ``higher`` or
     ``lower``: a larger value of the second kind is slower. A metric of the same name that is declared as another quantity has
-    neither ratio nor interval; ``unit`` is that of the first bench.
+    neither ratio nor interval; ``unit`` is that of the first bench. ``scatter`` is that of a run, from both benches.
     """
 
     case: str
@@ -94,6 +95,14 @@ class CellPair:
     corrected_p: float | None
     p: float | None
     verdict: str
+    scatter: Scatter | None = None
+
+    @property
+    def gain_ratio(self) -> float | None:
+        """The ratio, turned round for a metric of which less is better."""
+        if not self.ratio or self.better == "higher":
+            return self.ratio
+        return 1 / self.ratio
 
     @property
     def gain(self) -> Interval | None:
@@ -243,7 +252,15 @@ def _pair(before: Cell, after: Cell, change: Change | None, varying: Sequence[st
         corrected_p=None,
         p=None,
         verdict=why_not,
+        scatter=_scatter(before, after) if change else None,
     )
+
+
+def _scatter(before: Cell, after: Cell) -> Scatter | None:
+    """Return how far runs of both cells scatter without drift; of one if they are the same runs."""
+    cells = [before] if before.numbers == after.numbers else [before, after]
+    centres = [(typical_centre(cell.placed, cell.drift), len(cell.values)) for cell in cells]
+    return scatter_of([(centre, count) for centre, count in centres if centre])
 
 
 def _ratio_of(before: Cell, after: Cell, sides: tuple[Side, Side], why_not: str) -> float | None:
