@@ -88,7 +88,7 @@ def _doubts(uses: Sequence[RunUse | None]) -> list[_Doubt]:
     for use in sampled:
         of_run: dict[str, set[str]] = {}
         for node in use.nodes:
-            for text in (*_strangers(node), *_failures(node)):
+            for text in (*_strangers(node), *_more_memory(node), *_failures(node)):
                 of_run.setdefault(text, set()).add(node.host)
         for text, hosts in of_run.items():
             before, count = by_text.get(text, (set(), 0))
@@ -126,11 +126,37 @@ _WORTH = 0.05
 """Share of periods, or of processors."""
 
 
+_AGREE = 3
+"""Fewest GPUs of which one can have more memory in use than the others agree on."""
+_GIB = 2.0**30
+_MEMORY = 0.25 * _GIB
+"""More than ranks of one program differ by, and less than another program's context and its data."""
+
+
 def _strangers(node: NodeUse) -> list[str]:
     """Return a text for each kind of process on a GPU of the run that is not of the run."""
     events = [event for event in node.events if event.kind == "process"]
     names = dict.fromkeys(_named(event.name, event.user) for event in events)
     return [f"another process used a GPU of the run: {name}" for name in list(names)[:_SHOWN]]
+
+
+def _more_memory(node: NodeUse) -> list[str]:
+    """Return a text for each GPU of the run that has far more memory in use than all the others of its node, which agree.
+
+    The processes of another container are not seen, their memory is.
+    """
+    used = {place: gpu.memory_bytes for place, gpu in enumerate(node.gpus) if gpu.memory_bytes and not gpu.shared}
+    if len(used) < max(_AGREE, len(node.gpus)) or len({gpu.name for gpu in node.gpus}) > 1:
+        return []
+    texts = []
+    for place, own in used.items():
+        others = [other for at, other in used.items() if at != place]
+        more = own - max(others)
+        if more >= _MEMORY and more > 2 * (max(others) - min(others)):
+            amounts = f"{own / _GIB:.2f} GiB beside {median(others) / _GIB:.2f} GiB"
+            text = f"GPU {place} has more memory in use than the others, {amounts}: another program, or a rank that keeps more,"
+            texts.append(text)
+    return texts
 
 
 def _failures(node: NodeUse) -> list[str]:

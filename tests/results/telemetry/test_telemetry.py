@@ -229,6 +229,25 @@ def test_a_gpu_that_draws_less_is_named(bench: BenchDir) -> None:
     assert doubts_from([replace(run.use, nodes=tuple(instances))]) == []
 
 
+@pytest.mark.parametrize(
+    ("gib", "said"),
+    [
+        ([13.80, 13.81, 14.43, 13.80], "GPU 2 has more memory in use than the others, 14.43 GiB beside 13.80 GiB"),
+        ([13.80, 13.81, 13.95, 13.80], ""),  # a rank that keeps a little more
+        ([13.8, 12.1, 14.43, 10.4], ""),  # stages of a pipeline
+        ([13.8, 14.43], ""),  # which of two is the usual one?
+    ],
+)
+def test_a_gpu_with_far_more_memory_in_use_than_the_others_is_a_doubt(bench: BenchDir, gib: list[float], said: str) -> None:
+    use = sampled(bench, lambda node: gpus(2, lambda gpu, at: 640.0)).use
+    assert use
+    first, *rest = use.nodes
+    of_node = tuple(replace(first.gpus[0], memory_bytes=amount * 2**30) for amount in gib)
+    found = doubts_from([replace(use, nodes=(replace(first, gpus=of_node), *rest))])
+    expected = [f"{said}: another program, or a rank that keeps more, on {first.host}"] if said else []
+    assert found == expected
+
+
 def test_processors_that_a_limit_or_a_hypervisor_keeps_are_a_doubt_about_their_node(bench: BenchDir) -> None:
     """Of ten periods a second eight are held, of eight processors two are given away: each on one node, little on the other."""
 
