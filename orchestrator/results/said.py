@@ -28,7 +28,7 @@ from orchestrator.plan import RunSpec
 from orchestrator.plan.transformer import Transformer
 from orchestrator.plural import plural
 from orchestrator.results.language_model import device_of
-from orchestrator.results.numbers.peaks import DEVICES, Device
+from orchestrator.results.numbers.peaks import DIVISORS, Device
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import WORTH
 from orchestrator.results.values import Value
@@ -242,9 +242,9 @@ def _peaks(device: Device, dtype: str) -> list[Habit]:
     peaks = [(2 * own, f"{device.name} with sparsity")]
     peaks += [(device.peak(other) or own, f"{device.name} for {other}") for other in _DTYPES]
     if dtype in ("tf32", "fp32", "fp8"):
-        peaks += [(row.half, f"{row.name} for bf16") for row in DEVICES if row.name == "A100"]  # nanoGPT's, whatever runs
+        peaks += [(row.half, f"{row.name} for bf16") for row in DIVISORS if row.name == "A100"]  # nanoGPT's, whatever runs
     # The peak of 16-bit floats is also taken from a device that has none for bf16.
-    peaks += [(row.peak("fp16" if dtype == "bf16" else dtype) or own, row.name) for row in DEVICES]
+    peaks += [(row.peak("fp16" if dtype == "bf16" else dtype) or own, row.name) for row in DIVISORS]
     names: dict[float, list[str]] = {}
     for peak, name in peaks:
         names.setdefault(peak, []).append(name)

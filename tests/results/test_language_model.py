@@ -69,9 +69,9 @@ def test_eight_bit_products_have_a_peak_of_their_own() -> None:
             "no MFU: the dense peak",
         ),
         (
-            [{"name": "NVIDIA H200", "count": 1}, {"name": "H20", "count": 1}],
+            [{"name": "NVIDIA H200", "count": 1}, {"name": "L20", "count": 1}],
             "bf16",
-            "no MFU: the dense peak of NVIDIA H200 and H20",
+            "no MFU: the dense peak of NVIDIA H200 and L20",
         ),
         ("nonsense", "bf16", "no MFU: the dense peak of the device"),
         # a seventh of a GPU has not its peak
@@ -174,7 +174,7 @@ def test_people_see_one_table_of_speeds_and_one_of_what_follows(summary: Summary
 
 @pytest.mark.parametrize(
     ("name", "mig", "mfu"),
-    [("NVIDIA H200", "Disabled", True), ("NVIDIA H20", "Disabled", False), ("NVIDIA H200", "Enabled", False)],
+    [("NVIDIA H200", "Disabled", True), ("NVIDIA L20", "Disabled", False), ("NVIDIA H200", "Enabled", False)],
 )
 def test_a_program_that_does_not_name_its_devices_ran_on_those_of_its_nodes(
     bench: BenchDir, name: str, mig: str, mfu: bool

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from orchestrator.analysis.published.language import LanguageRecord, LanguageTable, recompute_language
-from orchestrator.results.numbers.peaks import DEVICES, Device, devices_in
+from orchestrator.results.numbers.peaks import DIVISORS, Device, devices_in
 from orchestrator.results.numbers.physics import ROOM, Finding, Measured, findings
 
 __all__ = ["language_doubts"]
@@ -113,7 +113,7 @@ def _implied_peak(table: LanguageTable, record: LanguageRecord) -> Iterator[Find
     implied = table.flops_per_token(record) * tokens_per_s / record.gpus / (mfu / 100) / 1e12
     named = [
         f"{device.name} for {dtype}"
-        for device in DEVICES
+        for device in DIVISORS
         for dtype in ("bf16", "fp8", "tf32", "fp32")
         if (peak := device.peak(dtype)) and abs(implied * 1e12 / peak - 1) < _PEAKS_DIFFER
     ]

@@ -228,7 +228,7 @@ def test_several_nodes_are_bounded_by_their_link_and_one_is_not() -> None:
     assert findings(measured("1n8g", 1.01e6, link_bytes_per_s=link), []) == ()
 
 
-@pytest.mark.parametrize("named", ["", "NVIDIA GeForce RTX 4090", "NVIDIA GH200 480GB", "NVIDIA H20", "cpu AMD EPYC"])
+@pytest.mark.parametrize("named", ["", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GB10", "NVIDIA L20", "cpu AMD EPYC"])
 def test_an_unknown_device_has_no_bound(named: str) -> None:
     assert findings(measured("1n1g", 1e12, devices=named), []) == ()
 
@@ -248,6 +248,33 @@ def test_an_unknown_model_type_or_link_has_no_bound() -> None:
 )
 def test_a_device_is_known_by_what_nvidia_smi_calls_it(printed: str, name: str) -> None:
     assert list(devices_in(printed)) == [name]
+
+
+@pytest.mark.parametrize(
+    ("printed", "dtype", "tflops"),
+    [
+        ("Tesla P100-PCIE-16GB", "fp16", 18.7),
+        ("Tesla P100-SXM2-16GB", "fp16", 21.2),
+        ("Tesla V100S-PCIE-32GB", "fp16", 130),
+        ("NVIDIA A10", "bf16", 125),
+        ("NVIDIA A10G", "bf16", 70),
+        ("NVIDIA A30", "tf32", 82),
+        ("NVIDIA A800-SXM4-80GB", "bf16", 312),
+        ("NVIDIA L4", "fp8", 242.5),
+        ("NVIDIA GeForce RTX 4090", "bf16", 165.2),
+        ("NVIDIA H20", "bf16", 148),
+        ("NVIDIA H800", "bf16", 989.5),
+        ("NVIDIA H800 PCIe", "bf16", 756.5),
+        ("NVIDIA GH200 480GB", "bf16", 989.5),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "bf16", 503.8),
+        ("NVIDIA B300 SXM6 AC", "bf16", 2250),
+        ("NVIDIA GB300", "fp8", 5000),
+        ("AMD Instinct MI355X", "bf16", 2516.6),
+    ],
+)
+def test_a_peak_is_that_of_the_data_sheet_without_sparsity(printed: str, dtype: str, tflops: float) -> None:
+    (device,) = devices_in(printed).values()
+    assert (device.peak(dtype) or 0.0) / 1e12 == pytest.approx(tflops)
 
 
 def test_one_odd_jump_is_told_once() -> None:
