@@ -20,7 +20,7 @@ from orchestrator.results.cells import Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
 from orchestrator.results.expectations import Judgement, judged, notes_on
 from orchestrator.results.hardware import hardware
-from orchestrator.results.numbers.drift import Drift, Estimate, typical_ratio
+from orchestrator.results.numbers.drift import Drift, Estimate, carried_over, typical_ratio
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
 from orchestrator.results.planned import Counts, Planned, counted
 from orchestrator.results.qualifications import coarse, doubts_of, measured_count, qualifications_of, typical_of
@@ -141,6 +141,7 @@ def summarize(
     own_notes = [no_baseline(series[id(cell)], families[id(cell)], cells, skipped) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
     own_notes += _drift_notes(cells, drifts, of_medians)
+    own_notes += _carried_notes(cells)
     own_notes += _unprinted(results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values})
     totals = {name: drift.total for name, drift in _by_name(drifts).items()}
     uses = {run.run_id: run.use for run in results if run.use}
@@ -183,6 +184,19 @@ def _drift_notes(cells: Sequence[Cell], drifts: Mapping[_Metric, Drift], of_medi
         and (name not in followers or not any(isclose(drift.total, total, abs_tol=1e-6) for total in of_speeds))
         for note in _drift_note(drift, of_medians, name)
     ]
+
+
+def _carried_notes(cells: Sequence[Cell]) -> list[str]:
+    """Return a note if runs are off by as much as the runs before them, so that repeats are not independent."""
+    of_primary = [cell for cell in cells if cell.primary and not cell.metric.key_columns and cell.is_positive]
+    notes = []
+    for metric in dict.fromkeys(cell.drifts_with for cell in of_primary):
+        alike = [cell for cell in of_primary if cell.drifts_with == metric]
+        carried = carried_over([cell.placed for cell in alike], alike[0].drift)
+        if carried:
+            words = f"runs are off by as much as the runs before them (correlation {carried:.1f}): repeats are not independent"
+            notes.append(f"{words}, and intervals too narrow; repeat the bench on another day, or with more repeats")
+    return notes
 
 
 def _typical_repeats(cells: Sequence[Cell]) -> int:

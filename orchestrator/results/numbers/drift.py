@@ -23,6 +23,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
+from random import Random
 
 from orchestrator.results.numbers.intervals import (
     Centre,
@@ -41,6 +43,7 @@ __all__ = [
     "Drift",
     "Estimate",
     "Placed",
+    "carried_over",
     "chance_without_drift",
     "drift_of",
     "typical_centre",
@@ -53,6 +56,9 @@ _UNLIKELY = 0.2
 """A slope is used if noise alone gives one at least as large with this probability or less."""
 _CERTAIN = 0.01
 """The same of a drift that is reported."""
+_LEAST_RUNS, _EXCHANGES, _SEED = 10, 500, 7
+_ALIKE = 1e-6
+"""Runs that differ by less than this have no noise to speak of, only rounding."""
 _LEAST_FREEDOM = 3
 """Fewest degrees of freedom of a slope's own uncertainty: two configurations with three repeats each."""
 
@@ -120,6 +126,40 @@ def drift_of(cells: Sequence[Sequence[Placed]]) -> Drift:
     places = [run.place for runs in cells for run in runs if run.place is not None]
     is_certain = abs(slope) > student(freedom, 1 - _CERTAIN / 2) * error
     return Drift(slope, (min(places) + max(places)) / 2, max(places) - min(places), squares, is_certain)
+
+
+def carried_over(cells: Sequence[Sequence[Placed]], drift: Drift = STEADY) -> float | None:
+    """Return the correlation of what runs are off by with what the run before them is; None unless there certainly is one.
+
+    It is certain if in less than one of a hundred ways to exchange the runs of each configuration it is as large (E. J. G.
+    Pitman, "Significance tests which may be applied to samples from any populations", 1937). A drift that is no straight line
+    has one too.
+    """
+    groups = [[run for run in runs if run.place is not None] for runs in cells]
+    groups = [runs for runs in groups if len(runs) > 1]
+    residuals, places = [], []
+    for runs in groups:
+        logs = _less_slope([run.value for run in runs], [drift.offset(run) for run in runs], drift.slope)
+        residuals.append([log - _mean(logs) for log in logs])
+        places.append([run.place or 0.0 for run in runs])
+    squares = math.fsum(value * value for values in residuals for value in values)
+    count = sum(map(len, residuals))
+    if count < _LEAST_RUNS or squares <= count * _ALIKE**2:
+        return None
+
+    def correlation() -> float:
+        in_order = sorted(zip(chain(*places), chain(*residuals), strict=True))
+        return math.fsum(first[1] * second[1] for first, second in pairwise(in_order)) / squares
+
+    found, random = correlation(), Random(_SEED)
+    larger = 0
+    for _ in range(_EXCHANGES):
+        for values in residuals:
+            random.shuffle(values)
+        larger += correlation() >= found
+        if larger >= _CERTAIN * _EXCHANGES:
+            return None
+    return found
 
 
 def typical_value(runs: Sequence[Placed], drift: Drift = STEADY) -> Estimate:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.schedule import Schedule
-from orchestrator.results.numbers.drift import STEADY, Placed, drift_of, typical_ratio, typical_value
+from orchestrator.results.numbers.drift import STEADY, Placed, carried_over, drift_of, typical_ratio, typical_value
 from orchestrator.results.numbers.intervals import Interval, change_interval, interval, ratio_interval
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
@@ -118,3 +118,34 @@ def test_a_repeat_has_its_own_numbers_in_the_row() -> None:
         ("1n1g-1", 1, 100.0), ("1n1g-2", 2, 104.0), ("1n1g-3", 3, 102.0)
     ]  # fmt: skip
     assert row.deviation == pytest.approx(2.0)
+
+
+def runs_with_noise(rng: random.Random, cells: int, repeats: int, carried: float) -> list[list[Placed]]:
+    """Make up configurations that run in turn, with noise of which a share comes from the run before."""
+    runs: list[list[Placed]] = [[] for _ in range(cells)]
+    noise = rng.gauss(0, 0.01)
+    for place in range(cells * repeats):
+        runs[place % cells].append(Placed(place, 100 * math.exp(noise)))
+        noise = carried * noise + math.sqrt(1 - carried**2) * rng.gauss(0, 0.01)
+    return runs
+
+
+@pytest.mark.parametrize(("cells", "repeats"), [(1, 10), (2, 5), (4, 5)])
+def test_independent_noise_is_not_carried_over(cells: int, repeats: int) -> None:
+    rng = random.Random(2)
+    runs = [runs_with_noise(rng, cells, repeats, 0.0) for _ in range(200)]
+    assert sum(carried_over(each, drift_of(each)) is not None for each in runs) <= 6
+
+
+def test_noise_that_carries_over_is_seen_in_benches_of_many_runs() -> None:
+    rng = random.Random(3)
+    runs = [runs_with_noise(rng, 4, 8, 0.8) for _ in range(60)]
+    found = [carried_over(each, drift_of(each)) for each in runs]
+    assert sum(each is not None for each in found) >= 40
+    assert carried_over(runs[0][:1]) is None  # eight runs are too few to tell
+
+
+def test_a_drift_that_is_no_line_is_carried_over() -> None:
+    wave = [[Placed(n, 100 * math.exp(0.03 * math.sin(2 * math.pi * n / 20) + 0.002 * (-1) ** (n // 2)))
+             for n in range(cell, 20, 2)] for cell in range(2)]  # fmt: skip
+    assert (carried_over(wave, drift_of(wave)) or 0.0) > 0.5
