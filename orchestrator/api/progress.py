@@ -25,6 +25,7 @@ from orchestrator.controller.events import (
     Stalled,
     Started,
     Stopping,
+    Stuck,
     TakenOver,
     TakingOver,
     Waiting,
@@ -45,6 +46,9 @@ _SHOWN_METRICS = 3
 """Metrics that the line of a run shows."""
 
 
+_MOST_NAMED = 20
+
+
 def _values(run: PlannedRun) -> dict[str, Any]:
     return {"batch_size": run.spec.batch_size, "loader": run.spec.loader, **run.spec.settings}
 
@@ -59,6 +63,12 @@ def _differing(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
         names = {name for of_run in values for name in of_run}
         differing |= {name for name in names if len({repr(of_run.get(name)) for of_run in values}) > 1}
     return tuple(sorted(differing))
+
+
+def _named(processes: Sequence[tuple[int, str]]) -> str:
+    named = ", ".join(f"{pid} ({name})" for pid, name in processes[:_MOST_NAMED])
+    more = f" and {len(processes) - _MOST_NAMED} more" if len(processes) > _MOST_NAMED else ""
+    return one_line(named) + more
 
 
 def write(stream: TextIO, lines: Sequence[str]) -> None:
@@ -146,9 +156,10 @@ class Progress:
             case NodeEnded(host, state):
                 self.states[host] = state
             case LeftOver(host, processes):
-                named = ", ".join(f"{pid} ({name})" for pid, name in processes[:20])
-                rest = f" and {len(processes) - 20} more" if len(processes) > 20 else ""
-                return [f"  {host}: ended processes that the program had left running: {one_line(named)}{rest}"]
+                return [f"  {host}: ended processes that the program had left running: {_named(processes)}"]
+            case Stuck(host, processes):
+                why = "no signal ends them, as they wait in the kernel; orch check says whether they still run"
+                return [f"  {host}: processes {_named(processes)} are left: {why}"]
             case LeftOut(host, names):
                 return [f"  {host}: left on the node, because they are not logs: {one_line(', '.join(names))}"]
             case RunOver():

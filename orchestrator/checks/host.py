@@ -16,6 +16,7 @@ from orchestrator.plural import plural
 
 __all__ = ["host_checks", "slots_check"]
 
+_MOST_LEFT = 4
 _SLOW_LOGIN_S = 2.0
 _LEAST_DISK = 256 << 20
 _LEAST_INODES = 1000
@@ -36,6 +37,7 @@ def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | Non
         ok(host.name, "runner", f"python {facts['runner_python']}, kernel {facts['kernel']}"),
         _held(host, facts),
         *container_checks(host, facts),
+        _left(host, facts),
         _framework(host, facts, framework),
         _references(host),
         _misspelt(host),
@@ -49,6 +51,17 @@ def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | Non
         *_programs(host, facts),
     ]
     return [check for check in checks if check]
+
+
+def _left(host: Host, facts: Mapping[str, Any]) -> Check | None:
+    """Return a failed check if processes of earlier runs are there, which use what the next run is given."""
+    rows = [row for row in facts.get("processes_left") or () if isinstance(row, (list, tuple)) and len(row) == 4]
+    if not rows:
+        return None
+    listed = ", ".join(f"{name} ({pid}, state {state}) of {run}" for pid, name, state, run in rows[:_MOST_LEFT])
+    more = f" and {len(rows) - _MOST_LEFT} more" if len(rows) > _MOST_LEFT else ""
+    hint = "orch cancel ends what a run has left; in state D it waits in the kernel, mostly for storage that does not answer"
+    return failed(host.name, "leftovers", f"{listed}{more}", "no processes of earlier runs", hint)
 
 
 def slots_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Check:

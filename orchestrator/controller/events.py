@@ -33,6 +33,7 @@ __all__ = [
     "Resumed",
     "Stalled",
     "Stopping",
+    "Stuck",
     "TakenOver",
     "TakingOver",
     "Waiting",
@@ -142,6 +143,14 @@ class LeftOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Stuck:
+    """Processes (process id, name) of a run that no signal ends, because they wait in the kernel."""
+
+    host: str
+    processes: Sequence[tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class LeftOut:
     """Names in a node's log folder that are not logs and are not collected."""
 
@@ -194,6 +203,7 @@ ProgressEvent = (
     | NodeEnded
     | LeftOut
     | LeftOver
+    | Stuck
     | RunOver
     | BlockOver
     | Decided

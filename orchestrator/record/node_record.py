@@ -144,7 +144,8 @@ class Meter:
 class ExitRecord:
     """The end of a run on one node: ``finished``, ``failed`` or ``stopped``; ``reason`` says why it was stopped, else it is
     empty. ``oom_kills`` counts the processes that the kernel's OOM killer ended during the run. ``files`` are its logs by
-    name. ``left_over`` has (process id, name) of what the launch script left running when it ended well; that was ended."""
+    name. ``left_over`` has (process id, name) of what the launch script left running when it ended well; that was ended.
+    ``stuck`` has those that no signal ended, and that are still there."""
 
     run_id: str
     node_rank: int
@@ -159,6 +160,7 @@ class ExitRecord:
     ranks: tuple[RankRecord, ...] = ()
     files: Mapping[str, LogFile] = field(default_factory=dict)
     left_over: tuple[tuple[int, str], ...] = ()
+    stuck: tuple[tuple[int, str], ...] = ()
     meter: Meter = field(default_factory=Meter)
 
     @classmethod
@@ -191,6 +193,7 @@ class ExitRecord:
             ranks=tuple(map(RankRecord.of, ranks)),
             files={name: _log_file(name, entry) for name, entry in files.items()},
             left_over=_processes(value.get("left_over")),
+            stuck=_processes(value.get("stuck")),
             meter=Meter.of(value.get("meter")),
         )
 

@@ -19,13 +19,14 @@ from noderun.installed import framework_facts, installed, program_digest
 from noderun.launch import check_port
 from noderun.limits import limits, shared_memory_bytes
 from noderun.listings import names_in
-from noderun.lock import holder
+from noderun.lock import holder, run_of
 from noderun.meter import Meter
 from noderun.network import infiniband_ports, interface_facts, networks, resolved, route_to
-from noderun.processes import boot_id, owners
+from noderun.processes import bearers, boot_id, name_of, owners, processes
 from noderun.told import TOLD_S, begin, kernel_log, not_written, said
 
 METERED_S = 0.25
+MOST_LEFT = 16
 CAPTURE_S = 600  # longer than any capture takes
 # Other programs that describe this machine. They run at the same time as everything else.
 TOLD = {
@@ -118,6 +119,7 @@ def op_facts(request):
     facts["load"] = dict(meter.record()["processors"], seconds=round(time.monotonic() - began, 3))
     if "container" in request:
         facts.update(container_facts(root, request), imported=True)
+    facts["processes_left"] = left_of_runs()
     facts["held_by"] = still_held()  # last: the supervisor of the previous run may need a moment to exit
     packed = base64.b64encode(zlib.compress(json.dumps(reports).encode(), 6)).decode()
     reply(facts=facts, told=packed, standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}})
@@ -142,6 +144,14 @@ def first_in(root, request):
             if name.startswith(".capture-") and os.lstat(path).st_mtime < os.lstat(link).st_mtime - CAPTURE_S:
                 os.unlink(path)
     return first
+
+
+def left_of_runs():
+    """Return [[process id, name, state, run id]] of this user's processes of runs that do not hold this node any more."""
+    held = run_of(holder() or "")
+    marked = [(pid, run) for pid, (_, run) in sorted(bearers().items()) if run != held]
+    table = processes() if marked else {}
+    return [[pid, name_of(pid), table[pid][1], run] for pid, run in marked if pid in table][:MOST_LEFT]
 
 
 def still_held():

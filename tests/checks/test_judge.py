@@ -53,6 +53,13 @@ def test_a_node_that_another_run_holds_is_a_warning_that_names_the_owner() -> No
     assert "held" not in judged(healthy(held_by=None))
 
 
+def test_a_process_that_an_earlier_run_has_left_fails_with_its_state() -> None:
+    check = judged(healthy(processes_left=[[4711, "python", "D", "r-001"]]))["leftovers"]
+    assert (check.verdict, check.found) == ("failed", "python (4711, state D) of r-001")
+    assert "orch cancel" in check.hint and "state D" in check.hint
+    assert "leftovers" not in judged(healthy(processes_left=[]))
+
+
 def test_a_healthy_node_passes_every_check_and_all_names_are_known() -> None:
     facts = healthy()
     facts["gpu"]["ecc_now"] = 0
