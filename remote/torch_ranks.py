@@ -118,18 +118,10 @@ def join(args: argparse.Namespace, me: Identity, device: torch.device) -> World:
     if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
         extra["device_id"] = device  # PyTorch 2.3: names this rank's GPU, and connects now instead of in the first step
     dist.init_process_group(backend, timeout=timedelta(seconds=args.timeout_s), **extra)
-    rank_progress.answer(collectives)
+    rank_progress.declare_pauses()
     world = World(me, device, device_name(device), socket.gethostname(), backend)
     trainer.say_rank(*me, world.host, world.name)
     return world
-
-
-def collectives() -> bytes:
-    """Return what the flight recorder holds of the collectives of this rank, as JSON; empty in a PyTorch without one for its
-    backend. It records only where TORCH_FR_BUFFER_SIZE is set, before 2.8 TORCH_NCCL_TRACE_BUFFER_SIZE."""
-    recorders = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # the first is NCCL's own, the second gloo's
-    recorder = getattr(torch._C._distributed_c10d, recorders[dist.get_backend() != "nccl"], None)
-    return bytes(recorder()) if recorder is not None else b""
 
 
 def gather(facts: dict[str, Any], device: torch.device, world_size: int) -> list[dict[str, Any]]:

@@ -250,6 +250,7 @@ def train(args: argparse.Namespace, me: Identity, mesh: Mesh) -> dict[str, Any]:
 
 def main() -> None:
     """Join, train, verify, report."""
+    rank_progress.declare_pauses()
     args = arguments()
     me = identity()
     mesh = join(args, me)

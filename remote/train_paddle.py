@@ -297,6 +297,7 @@ def train(args: argparse.Namespace, me: Identity) -> dict[str, Any]:
 
 def main() -> None:
     """Join, train, verify, report."""
+    rank_progress.declare_pauses()
     args = arguments()
     me = identity()
     backend = join(args, me)

@@ -207,6 +207,7 @@ def train(args: argparse.Namespace, me: Identity, ring: Ring) -> None:
 
 def main() -> None:
     """Meet, train, report."""
+    rank_progress.declare_pauses()
     args = arguments()
     me = identity()
     meeting = rendezvous(me, args.timeout_s)

@@ -223,6 +223,7 @@ def train(args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strate
 
 def main() -> None:
     """Join, train, verify, report."""
+    rank_progress.declare_pauses()
     args = arguments()
     me = identity(args.replicas)
     devices = claim_devices(args)

@@ -52,8 +52,9 @@ MAY_USE = {
 DOORS = {
     "analysis": (
         "accept/figures accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue "
-        "compare/causes compare/cells compare/detectable compare/kept compare/suspects explain/prediction hang/activity "
-        "hang/verdict history past_acceptances published/doubts published/folders published/foreign published/language "
+        "compare/causes compare/cells compare/detectable compare/kept compare/suspects explain/prediction hang/collectives "
+        "hang/verdict hang/waits history past_acceptances published/doubts published/folders published/foreign "
+        "published/language "
         "published/language_doubts published/nearest published/reference published/rules published/schema published/tables "
         "tune/answer tune/candidates tune/halving tune/state"
     ),

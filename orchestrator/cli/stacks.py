@@ -40,8 +40,8 @@ def stacks(
 
     Stops nothing.
     """
-    from orchestrator.analysis.hang.activity import main_stack
     from orchestrator.analysis.hang.verdict import gone_on, verdict
+    from orchestrator.analysis.hang.waits import main_stack
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.inventory import open_inventory
     from orchestrator.nodes.cluster import Cluster

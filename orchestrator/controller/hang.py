@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.analysis.hang import verdict
-from orchestrator.analysis.hang.verdict import LATE, NOW, SOON, gone_on
+from orchestrator.analysis.hang.collectives import differing
+from orchestrator.analysis.hang.verdict import LATE, NOW, SOON, declares_pauses, gone_on
 from orchestrator.controller.events import Resumed, Stalled
 from orchestrator.controller.peer import Peer
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import OrchError, RunError
 from orchestrator.plan.render import Plan
-from orchestrator.record.hang_report import HangReport
-from orchestrator.record.hang_verdict import Verdict
+from orchestrator.record.hang_report import HangReport, RankSeen
+from orchestrator.record.hang_verdict import Verdict, subject
 from orchestrator.record.journal import Event
 
 __all__ = ["HangWatch", "patience_s"]
@@ -29,6 +30,8 @@ __all__ = ["HangWatch", "patience_s"]
 _LOOK_S = 8.0
 _BETWEEN_S = 1.0
 _LONGEST_BETWEEN_S = 15.0
+_PAUSES = ("alone", "asleep", "computes", "input", "pipe", "reads", "storage")
+"""Kinds that a checkpoint, an evaluation or an upload looks like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +43,21 @@ class _Silence:
     pause_s: float
 
 
-def patience_s(kind: str, usual_s: float, pause_s: float) -> float:
-    """Return how long a run has to be silent before a verdict of this kind ends it; infinite if it never does.
+def patience_s(kind: str, usual_s: float, pause_s: float, *, declares: bool = True) -> float:
+    """Return how long a run has to be silent before a verdict of this kind ends it; infinite if it never does. Ranks that do
+    not declare their pauses may be in one wherever they do not wait for others.
 
     >>> patience_s("stopped", 0.3, 1.0), patience_s("asleep", 0.3, 1.0), patience_s("computes", 0.3, 8.0)
     (0.0, 10.0, 40.0)
+    >>> patience_s("asleep", 0.3, 1.0, declares=False), patience_s("computes", 0.3, 8.0, declares=False)
+    (60.0, 180.0)
     """
+    may_pause = not declares and kind in _PAUSES
     if kind in NOW:
         return 0.0
     if kind in SOON:
-        return max(10.0, 20 * usual_s, 3 * pause_s)
-    return max(30.0, 50 * usual_s, 5 * pause_s) if kind in LATE else float("inf")
+        return max(60.0 if may_pause else 10.0, 20 * usual_s, 3 * pause_s)
+    return max(180.0 if may_pause else 30.0, 50 * usual_s, 5 * pause_s) if kind in LATE else float("inf")
 
 
 class HangWatch:
@@ -72,6 +79,7 @@ class HangWatch:
         self._verdict: Verdict | None = None
         self._said: Verdict | None = None
         self._reason = ""
+        self._last_calls: dict[int, RankSeen] = {}
 
     def take(self, name: str, event: Mapping[str, Any]) -> None:
         """Take an event of a node. Raises KeyError, TypeError or ValueError if it is malformed."""
@@ -86,6 +94,8 @@ class HangWatch:
                     self.overdue, self._next_look = str(event["reason"]), 0.0
             case "examined":
                 self._reports[name] = HangReport.of(event.get("report"))
+            case "collectives":
+                self._last_calls |= {seen.rank: seen for seen in HangReport.of(event.get("report")).ranks}
 
     def turn(self, now: float, peers: Mapping[str, Peer]) -> str:
         """Let all nodes look if that is due, and judge what they saw; return the reason to stop the run, empty without one."""
@@ -113,9 +123,24 @@ class HangWatch:
         """Return the state and the cause of a run: the verdict if the run was ended for it, and nothing failed before."""
         told = self.cause(error)
         if told is None:
-            return state, error
+            return state, self._of_collectives(error)
         text = self._reason.partition(": ")[2]
         return state, RunError(text, kind="run_timeout", host=told.host, run_id=self.run_id, phase="watch")
+
+    def _of_collectives(self, error: OrchError | None) -> OrchError | None:
+        """Return the error of a run that failed because ranks called different collectives: one of most ranks may be the first
+        that ends with an error."""
+        found = differing(self._last_calls) if error is not None and error.kind == "rank_failed" else None
+        if found is None or error is None:
+            return error
+        odd, words = found
+        hosts = sorted({self.placed[rank] for rank in odd if rank in self.placed})
+        text = f"{subject(tuple(odd))} {words}; {error.host}: {error.message}"
+        one = hosts[0] if len(hosts) == 1 else ""
+        told = RunError(text, kind="rank_failed", host=one, run_id=self.run_id, phase="watch")
+        told.cause = "ranks called different collectives"
+        told.hint = "the flight recorder of PyTorch tells the calls of each rank: docs/hangs.md"
+        return told
 
     def cause(self, error: OrchError | None) -> Verdict | None:
         """Return the verdict for which the run was ended; None if it was not, or if something failed before."""
@@ -150,7 +175,7 @@ class HangWatch:
             words = f"{silence}: {judged.sentence}"
             self.stage.journal(Event.STALLED, words=words)
             self.stage.observe(Stalled(words))
-        patience = patience_s(judged.kind, usual_s, pause_s)
+        patience = patience_s(judged.kind, usual_s, pause_s, declares=declares_pauses(self._seen))
         if agrees and silent_s >= patience:
             return self._end(judged, f"run_timeout: {judged.message}; {silence}")
         wait_s = min(max(_BETWEEN_S, silent_s / 4), _LONGEST_BETWEEN_S)

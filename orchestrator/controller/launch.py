@@ -192,6 +192,7 @@ class Launch:
             "stall_s": limits.stall_s,
             "progress": list(self._grammar.files) if holds_samples else [],
             "rank_logs": list(self._grammar.rank_files),
+            "steps": [pattern for pattern in self._grammar.patterns if "(?P<step>" in pattern],
             "examines": True,
             "grace_s": limits.grace_s,
             "output_limit_bytes": limits.output_bytes,

@@ -72,7 +72,7 @@ def with_cause(error: OrchError | None, rivals: Sequence[OrchError], run: RunDir
     exit code 0 before its planned last step is the cause. Of a program that ended by itself for no known cause, its own last
     sentence stands in place of one.
     """
-    if error is None or not error.host:
+    if error is None or not error.host or error.cause:  # a cause that is known already is not in the logs
         return error
     first = _last_words(error, run)
     failures = chain([first], (_last_words(rival, run) for rival in rivals))

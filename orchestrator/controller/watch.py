@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from orchestrator.controller.events import LeftOver, LogGrew, NodeEnded, Stopping
+from orchestrator.controller.events import LeftOver, LogGrew, NodeEnded, Stopping, Stuck
 from orchestrator.controller.hang import HangWatch
 from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
 from orchestrator.controller.reattach import Reattachment, ask_beside
@@ -30,11 +30,11 @@ from orchestrator.record.node_record import ExitRecord, RankRecord
 __all__ = ["Watch"]
 
 _SYNC_ROUNDS, _SYNC_S = 6, 5.0
-_TICK_S = 0.1
-_LISTENED_S = 0.25
+_TICK_S, _LISTENED_S = 0.1, 0.25
 _DOUBT_AFTER_S = 1.2
 _UNSTOPPED_S = 20.0
 _GOODBYE_S = 1.0
+_STUCK_S = 15.0  # after the grace period a node tries for 10 s to end what does not end, and then says so
 
 
 class Watch:
@@ -213,7 +213,7 @@ class Watch:
                 peer.send("finish")
 
     def _give_up_late_stops(self) -> None:
-        if self._stopping_since is None or time.monotonic() < self._stopping_since + self.stage.limits.grace_s + 5.0:
+        if self._stopping_since is None or time.monotonic() < self._stopping_since + self.stage.limits.grace_s + _STUCK_S:
             return
         for name, peer in self.peers.items():
             # Hashing long logs takes its time; a node that falls silent meanwhile is lost as any other.
@@ -277,8 +277,9 @@ class Watch:
                 peer.started = float(event["mono"])
             case "attached":
                 self._take_state(peer, event)
-            case "stalled" | "resumed" | "overdue" | "examined":
-                self.hang.take(name, event)
+            case "stalled" | "resumed" | "overdue" | "examined" | "collectives" as what:
+                if self._stopping_since is None or what == "collectives":  # what is stopped neither hangs nor goes on
+                    self.hang.take(name, event)
             case "rank":
                 peer.blame_rank(RankRecord.of(event), self._stopping_since)
             case "stopping":
@@ -330,6 +331,8 @@ class Watch:
         self.stage.observe(NodeEnded(peer.name, record.state))
         if record.left_over:
             self.stage.observe(LeftOver(peer.name, record.left_over))
+        if record.stuck:
+            self.stage.observe(Stuck(peer.name, record.stuck))
         peer.blame_record(record, self._stopping_since, self._stop_reason)
 
     def _line_lost(self, name: str, peer: Peer, error: OrchError) -> None:

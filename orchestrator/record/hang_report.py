@@ -10,22 +10,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Collective", "Connection", "HangReport", "Process", "Progress", "RankSeen", "Thread"]
+__all__ = ["Call", "Collective", "Connection", "HangReport", "Process", "Progress", "RankSeen", "Thread"]
 
 _MOST_RANKS = 256
 _MOST_ROWS = 128
 _MOST_TEXT = 200
+_PHASES = ("input", "compute", "collective", "step")
+_DECLARES = 1 << 7
+"""Bits of the phases that a rank has ever marked, in order, and the one by which it promises to mark every long one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What a rank reports of itself: the step that has begun, its phase, the number of marks so far, and for how many seconds
-    it has made none; 0 if that is not known."""
+    it has made none; 0 if that is not known. ``marked``: of the phases of a step those that it has ever marked, None if it does
+    not say. ``declares``: it marks every phase that may take long."""
 
     step: int
     phase: str
     marks: int
     silent_s: float = 0.0
+    marked: frozenset[str] | None = None
+    declares: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the program itself has marked anything: one mark comes about when it loads the module for that."""
+        return self.step > 0 or self.marks > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +86,25 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A Python call that a thread is in: its function and file, of the innermost ones the source line (``code``). ``polls``:
+    the line stands in a short loop that waits for a condition."""
+
+    name: str
+    file: str = ""
+    code: str = ""
+    polls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RankSeen:
     """What one rank did while it was watched for ``window_s`` seconds.
 
     ``state`` and ``was`` are the states of its process at the end and at the begin. ``cpu_s`` are processor seconds of the
     rank, ``children_cpu_s`` of what it started. ``pipe`` is the full pipe that it writes to, ``readers`` those who may read
-    it. ``python`` are the lines of its stacks. ``collectives`` is None where nothing records them.
+    it. ``python`` are the lines of its stacks, ``calls`` those of its main thread, innermost first, ``beside`` of its other
+    threads. ``collectives`` is None where nothing records them; ``earlier`` are those before. ``is_unanswered``: it was asked
+    for them, and did not answer. ``uses_device``: it has a GPU open.
     """
 
     rank: int
@@ -103,14 +127,21 @@ class RankSeen:
     readers: tuple[Process, ...] = ()
     python: tuple[str, ...] = ()
     collectives: tuple[Collective, ...] | None = None
+    earlier: tuple[Collective, ...] = ()
+    calls: tuple[Call, ...] = ()
+    beside: tuple[tuple[Call, ...], ...] = ()
+    is_unanswered: bool = False
+    uses_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HangReport:
-    """What one node saw: its ranks in order, and the numbers of those that had ended well."""
+    """What one node saw: its ranks in order, the numbers of those that had ended well, and the stopped processes that started
+    ranks."""
 
     ranks: tuple[RankSeen, ...] = ()
     ended: tuple[int, ...] = ()
+    stopped: tuple[Process, ...] = ()
 
     @classmethod
     def of(cls, value: Any) -> HangReport:
@@ -119,7 +150,8 @@ class HangReport:
         now = _seconds(_dict(value), "mono")
         ranks = {seen.rank: seen for row in rows if (seen := _rank(row, now)) is not None}
         ended = (number for number in _list(_dict(value).get("ended"), _MOST_RANKS) if type(number) is int and number >= 0)
-        return cls(tuple(ranks[number] for number in sorted(ranks)), tuple(sorted(set(ended))))
+        stopped = tuple(_process({"pid": pid, "name": name, "state": "T"}) for pid, name in _pairs(_dict(value).get("stopped")))
+        return cls(tuple(ranks[number] for number in sorted(ranks)), tuple(sorted(set(ended))), stopped)
 
 
 def _rank(value: Any, now: float) -> RankSeen | None:
@@ -150,13 +182,30 @@ def _rank(value: Any, now: float) -> RankSeen | None:
         pipe=_text(_dict(pipe), "pipe") if pipe is not None else None,
         readers=tuple(_reader(item) for item in _list(_dict(pipe).get("readers"), 8)),
         python=tuple(line[:_MOST_TEXT] for line in _list(row.get("python"), 200) if isinstance(line, str)),
-        collectives=None if collectives is None else tuple(map(_collective, _list(collectives, _MOST_ROWS))),
+        collectives=tuple(map(_collective, _list(collectives, _MOST_ROWS))) or None,
+        earlier=tuple(map(_collective, _list(row.get("earlier"), _MOST_ROWS))),
+        calls=_calls(row.get("calls")),
+        beside=tuple(_calls(thread) for thread in _list(row.get("beside"), _MOST_ROWS)),
+        is_unanswered=row.get("unanswered") is True,
+        uses_device=row.get("device") is True,
     )
 
 
 def _progress(row: Mapping[str, Any], now: float) -> Progress:
     silent_s = max(0.0, now - (_seconds(row, "t") or now))
-    return Progress(_whole(row, "step"), _text(row, "phase"), _whole(row, "marks"), silent_s)
+    bits = row.get("marked")
+    marked = frozenset(phase for bit, phase in enumerate(_PHASES) if bits >> bit & 1) if type(bits) is int else None
+    declares = type(bits) is int and bool(bits & _DECLARES)
+    return Progress(_whole(row, "step"), _text(row, "phase"), _whole(row, "marks"), silent_s, marked, declares)
+
+
+def _calls(value: Any) -> tuple[Call, ...]:
+    rows = map(_dict, _list(value, _MOST_ROWS))
+    return tuple(Call(_text(row, "name"), _text(row, "file"), _text(row, "code"), row.get("polls") is True) for row in rows)
+
+
+def _pairs(value: Any) -> list[list[Any]]:
+    return [pair for pair in _list(value, _MOST_ROWS) if isinstance(pair, list) and len(pair) == 2]
 
 
 def _thread(value: Any) -> Thread:

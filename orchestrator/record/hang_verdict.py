@@ -19,7 +19,8 @@ class Verdict:
     """Why a run does not go on.
 
     ``kind`` is what the named ranks do, `link`, `pause`, `going` if it went on after all, or `unknown`, which names nobody.
-    ``ranks`` are those named, on ``host``; both are empty where no rank is. ``words`` and ``rest`` make the sentence.
+    ``ranks`` are those named, on ``host``; both are empty where no rank is. Of ranks on several nodes ``host`` is empty, and
+    ``words`` begin with the nodes. ``words`` and ``rest`` make the sentence.
 
     >>> told = Verdict("stopped", "stopped in step 118 (state T)", "; rank 0 waits in all-reduce 119", "node3", (2,))
     >>> told.sentence
@@ -51,7 +52,8 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict with the node of the named ranks."""
-        return f"{subject(self.ranks)} on {self.host} {self.words}{self.rest}" if self.ranks else self.words + self.rest
+        on = f" on {self.host}" if self.host else ""
+        return f"{subject(self.ranks)}{on} {self.words}{self.rest}" if self.ranks else self.words + self.rest
 
     @property
     def message(self) -> str:
@@ -61,7 +63,7 @@ class Verdict:
     @property
     def key(self) -> tuple[str, str, tuple[int, ...]]:
         """What two looks have to agree on."""
-        return self.kind, self.host or self.words, self.ranks
+        return self.kind, self.host or ("" if self.ranks else self.words), self.ranks
 
 
 def subject(numbers: tuple[int, ...]) -> str:

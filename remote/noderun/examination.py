@@ -11,12 +11,15 @@ from noderun.examine import examine
 from noderun.files import read_slice
 from noderun.processes import descendants
 from noderun.records import write_json
+from noderun.stacks import ask_collectives
 
 REPORT = "hang.json"
 MOST_REPORT_BYTES = 8 << 20
 EXAMINE_S = 10.0
 SHUT_DOWN_S = 12.0
 NOBODY = -1
+FAILED = ("rank_failed", "a node of the run has failed")
+"""How the reasons of a stop begin that may be the consequence of a collective that ranks did not call alike."""
 
 
 class Examination:
@@ -92,6 +95,12 @@ class Examination:
                 os.rename(self.path, os.path.join(self.directory, "logs", REPORT))
             else:
                 os.unlink(self.path)
+
+    def last_collectives(self, records):
+        """Return a report of the last collectives of all ranks, before a stop ends them: the rank that failed first may not be
+        the one that called another collective than the others."""
+        calls = ask_collectives(self.directory, [record["rank"] for record in records])
+        return {"ranks": [dict(words, rank=rank) for rank, words in sorted(calls.items())]}
 
     # -- the end of a run that is overdue
 

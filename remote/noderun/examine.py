@@ -8,7 +8,7 @@ import os
 import time
 
 from noderun.listings import first_line, names_in
-from noderun.processes import lives, numbers_of, processes
+from noderun.processes import is_python, lives, numbers_of, processes
 from noderun.records import read_record
 from noderun.sockets import connections, interfaces
 from noderun.stacks import Question, RasQuestion, own_words
@@ -20,6 +20,8 @@ MOST_RANKS = 256
 MOST_THREADS = 24
 MOST_CHILDREN = 24
 MOST_HOLDERS = 4
+MOST_LAUNCHERS = 8
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 # System calls that tell what a thread waits for, by machine: /proc/<pid>/syscall has numbers.
 CALLS = {
@@ -27,11 +29,11 @@ CALLS = {
         0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 23: "select",
         24: "sched_yield", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
         47: "recvmsg", 61: "wait4", 73: "flock", 74: "fsync", 75: "fdatasync", 202: "futex", 230: "clock_nanosleep",
-        232: "epoll_wait", 257: "openat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait",
+        232: "epoll_wait", 247: "waitid", 257: "openat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait",
     },
     "aarch64": {
         22: "epoll_pwait", 29: "ioctl", 32: "flock", 56: "openat", 63: "read", 64: "write", 65: "readv", 66: "writev",
-        67: "pread64", 68: "pwrite64", 72: "pselect6", 73: "ppoll", 82: "fsync", 83: "fdatasync", 98: "futex",
+        67: "pread64", 68: "pwrite64", 72: "pselect6", 73: "ppoll", 82: "fsync", 83: "fdatasync", 95: "waitid", 98: "futex",
         101: "nanosleep", 115: "clock_nanosleep", 124: "sched_yield", 202: "accept", 203: "connect", 206: "sendto",
         207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 260: "wait4",
     },
@@ -77,6 +79,7 @@ def examine(directory, owned):
             thread["cpu_s"] = round(max(0.0, thread["used_s"] - of_threads.get(thread["tid"], thread)["used_s"]), 3)
         entries.append(entry)
     for entry in entries:
+        entry["device"] = uses_device(entry["pid"])
         entry.update(words.get(entry["rank"], {}))
         entry["blocked_pipe"] = blocked_pipe(entry)
     return {
@@ -84,6 +87,7 @@ def examine(directory, owned):
         "mono": time.monotonic(),
         "ranks": entries,
         "ended": ended_ranks(directory),
+        "stopped": stopped_launchers(owned, table, trees),
         "interfaces": {name: grown_by(counters.get(name), counts) for name, counts in interfaces().items()},
         "ras": ras.words(),
     }
@@ -128,8 +132,40 @@ def rank_processes(directory):
             inner = [number for number in tree_of(wrapper, processes())[1:] if numbers_of(number)[-1:] == [pid]]
             pid = inner[0] if inner else None
         if pid is not None and os.path.exists("/proc/%d" % pid) and len(pids) < MOST_RANKS:
-            pids[rank] = pid
+            pids[rank] = program_of(pid)
     return pids
+
+
+def program_of(pid):
+    """Return the process that does the work of a rank: a shell, or a launcher in Python, waits for its only child."""
+    table = processes()
+    for _ in range(MOST_LAUNCHERS):
+        children = [number for number, (parent, state, _) in table.items() if parent == pid and state != "Z"]
+        if len(children) != 1 or of_task("/proc/%d" % pid)["call"] not in ("wait4", "waitid"):
+            break
+        if is_python(pid) and not is_python(children[0]):
+            break  # a program that waits for one of its tools
+        pid = children[0]
+    return pid
+
+
+def stopped_launchers(owned, table, trees):
+    """Return [[pid, name]] of the stopped processes of a run that belong to no rank: launch scripts and launchers."""
+    of_ranks = {pid for tree in trees.values() for pid in tree}
+    stopped = [pid for pid in owned if pid not in of_ranks and table.get(pid, (0, "", 0))[1] == "T"]
+    return [[pid, first_line("/proc/%d" % pid, "comm")] for pid in stopped[:MOST_LAUNCHERS]]
+
+
+def uses_device(pid):
+    """Return True if a process has a GPU open, so that its calls may wait for work that is queued there."""
+    folder = "/proc/%d/fd" % pid
+    for descriptor in names_in(folder):
+        try:
+            if os.readlink(os.path.join(folder, descriptor)).startswith(DEVICES):
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def tree_of(pid, table):

@@ -95,10 +95,11 @@ def started(pid):
         return None
 
 
-def numbers_of(pid):
-    """Return the numbers of a process in its process namespaces, from here to the innermost."""
+def numbers_of(pid, thread=None):
+    """Return the numbers of a process, or of one of its threads, in its process namespaces, from here to the innermost."""
+    folder = "/proc/%d" % pid if thread is None else "/proc/%d/task/%d" % (pid, thread)
     try:
-        with open("/proc/%d/status" % pid) as file:
+        with open(folder + "/status") as file:
             return next(([int(word) for word in line.split()[1:]] for line in file if line.startswith("NSpid:")), [])
     except OSError:
         return []
@@ -133,6 +134,14 @@ def name_of(pid):
             return file.read().strip()
     except OSError:
         return ""
+
+
+def is_python(pid):
+    """Return True if a process runs an interpreter of Python."""
+    try:
+        return "python" in os.path.basename(os.readlink("/proc/%d/exe" % pid))
+    except OSError:
+        return False
 
 
 def boot_id():

@@ -7,7 +7,7 @@ import signal
 import time
 
 from noderun.containers import entered
-from noderun.examination import Examination
+from noderun.examination import FAILED, Examination
 from noderun.files import Refused, digest_of, lacking
 from noderun.groups import make_group, members, oom_kills
 from noderun.launch import check_port, launch
@@ -49,17 +49,14 @@ class Run:
         self.killed_at = None
         self.group = ""
         self.container = None
-        self.emptied = None
-        self.told = False
+        self.emptied, self.told = None, False
         self.ranks = Ranks()
         self.record = None
         self.logs_checked = 0.0
         self.stall = Stall()
         self.examination = Examination(directory)
-        self.oom_kills = 0
-        self.left_over = []
-        self.hashing = iter(())
-        self.closing_told = 0.0
+        self.oom_kills, self.left_over = 0, []
+        self.hashing, self.closing_told = iter(()), 0.0
         self.meter = Meter()
         self.sampler = Sampler()
 
@@ -146,6 +143,8 @@ class Run:
             self.stopped = time.monotonic()
             self.killed_at = self.stopped + self.order["grace_s"]
             self.tell("stopping", reason=reason, mono=self.stopped)
+            if reason.startswith(FAILED) and self.order.get("examines"):
+                self.tell("collectives", report=self.examination.last_collectives(self.ranks.in_order()))
             self.signal(signal.SIGTERM)
         elif self.state in ("new", "armed"):
             self.state = "gone"
@@ -254,7 +253,7 @@ class Run:
                 self.read_ranks()
                 self.end()
         elif now >= self.killed_at + STUCK_S:
-            self.end("stuck: processes %s outlive SIGKILL" % sorted(left))
+            self.end(sorted(left))
         elif now >= self.killed_at:
             self.signal(signal.SIGKILL)
 
@@ -293,8 +292,8 @@ class Run:
             if record["code"] != 0 and self.state == "running":
                 self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how_it_ended(record)))
 
-    def end(self, stuck=""):
-        """Begin the exit record: what happened. ``stuck``: which processes could not be ended."""
+    def end(self, stuck=()):
+        """Begin the exit record: what happened. ``stuck``: processes that could not be ended, as they wait in the kernel."""
         self.examination.give_up(self.stop_reason.startswith("run_timeout"))
         self.reap()  # so that the time of all processes is known
         sizes = log_files(".")
@@ -302,7 +301,7 @@ class Run:
             self.stop_reason = "output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"]
         samples = self.sampler.leave()
         code, name = (None, None) if self.main_status is None else ending(self.main_status)
-        self.stop_reason = stuck or self.stop_reason
+        self.stop_reason = self.stop_reason or ("stuck: processes %s outlive SIGKILL" % list(stuck) if stuck else "")
         state = "failed" if code != 0 or any(rank.get("code") != 0 for rank in self.ranks.in_order()) else "finished"
         if self.stop_reason and not self.stop_reason.startswith("rank_failed"):
             state = "stopped"
@@ -322,6 +321,7 @@ class Run:
             "boot_id": boot_id(),
             "oom_kills": max(0, oom_kills() - self.oom_kills),
             "left_over": self.left_over,
+            "stuck": [[pid, name_of(pid)] for pid in stuck],
             "meter": self.meter.record(self.container.used_s if self.container else 0.0),
             "ranks": self.ranks.in_order(),
             "files": {},

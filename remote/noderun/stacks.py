@@ -1,8 +1,9 @@
 """What a rank itself tells of a hang: the stacks of its threads and the flight recorder of its collectives, and NCCL's RAS.
 
 Our trainers answer a signal and a pipe (``remote/rank_progress.py``). The signal is sent only to a rank that reports its
-progress and catches the signal, so that no other program is ended by it. Of other Python programs py-spy reads the stacks,
-where it is installed, without stopping them.
+progress and catches the signal, so that no other program is ended by it, and there to the thread that waits at the pipe: calls
+such as nanosleep, poll and epoll_wait in other threads would end early. Of other Python programs py-spy reads the stacks, where
+it is installed, without stopping them.
 """
 
 import contextlib
@@ -14,14 +15,20 @@ import socket
 import time
 
 from noderun.files import read_slice
+from noderun.frames import calls_of
+from noderun.processes import is_python, numbers_of
 from noderun.sockets import listens_at
 
 STACKS_SIGNAL = int(signal.SIGRTMIN) + 14
 ANSWER_S = 1.5
+LAST_ANSWER_S = 0.3
 SPY_S = 4.0
 MOST_STACK_BYTES = 16384
 MOST_COLLECTIVES_BYTES = 4 << 20
 KEPT_COLLECTIVES = 6
+KEPT_BEFORE = 64
+"""Collectives before the one that is waited for, by number: one that differed is older than its consequence."""
+TGKILL = {"x86_64": 234, "aarch64": 131}
 RAS_PORT = 28028
 RAS_LEG_S = 1
 RAS_S = 3.0
@@ -29,54 +36,91 @@ RAS_ACCEPTED = "OK\n"
 MOST_ENVIRONMENT_BYTES = 1 << 20
 
 
+class Ask:
+    """A question at the pipe of a rank for its collectives. ``is_asked``: somebody reads at the other end."""
+
+    def __init__(self, base):
+        self.path = base + ".collectives"
+        self.was = modified(self.path)
+        self.is_asked = False
+        with contextlib.suppress(OSError):
+            # Opens only if somebody reads at the other end.
+            handle = os.open(base + ".ask", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            os.write(handle, b"?")
+            os.close(handle)
+            self.is_asked = True
+
+    def is_over(self):
+        """Return True if the answer is there, or nobody is going to give one."""
+        return not self.is_asked or modified(self.path) != self.was
+
+
 class Question:
     """A rank that was asked for its stacks and its collectives."""
 
     def __init__(self, directory, rank, pid):
         self.base = os.path.join(directory, "ranks", str(rank))
+        self.pid = pid
         self.stacks_from = None
-        self.asked = False
         self.spy = None
         with contextlib.suppress(OSError, ValueError):
             if os.path.exists(self.base + ".progress") and catches(pid, STACKS_SIGNAL):
-                self.stacks_from = os.stat(self.base + ".stacks").st_size
-                os.kill(pid, STACKS_SIGNAL)
-        with contextlib.suppress(OSError):
-            self.was = modified(self.base + ".collectives")
-            # Opens only if somebody reads at the other end.
-            handle = os.open(self.base + ".ask", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-            os.write(handle, b"?")
-            os.close(handle)
-            self.asked = True
-        if self.stacks_from is None:
+                thread = thread_of(pid, self.base + ".thread")
+                self.spy = None if thread else begin_spy(pid)
+                if self.spy is None:
+                    self.stacks_from = os.stat(self.base + ".stacks").st_size
+                    send_to_thread(pid, thread or pid, STACKS_SIGNAL)
+        self.ask = Ask(self.base)
+        if self.stacks_from is None and self.spy is None:
             self.spy = begin_spy(pid)
 
     def answered(self):
         """Return True if all that was asked is there."""
         has_stacks = self.stacks_from is None or size_of(self.base + ".stacks") > self.stacks_from
-        return has_stacks and (not self.asked or modified(self.base + ".collectives") != self.was)
+        return has_stacks and self.ask.is_over()
 
     def words(self, until):
         """Return ``python``, the lines of its stacks, and ``collectives``, the last ones that it began. py-spy is waited for
-        ``until`` then, on the monotonic clock."""
-        entry = {}
+        ``until`` then, on the monotonic clock. ``unanswered``: it was asked for collectives, and said nothing."""
+        entry, text = {}, ""
         if self.stacks_from is not None:
-            data = read_slice(self.base + ".stacks", self.stacks_from, MOST_STACK_BYTES)
-            entry["python"] = shortened(data.decode("utf-8", "replace"))
+            text = read_slice(self.base + ".stacks", self.stacks_from, MOST_STACK_BYTES).decode("utf-8", "replace")
         elif self.spy is not None:
             with contextlib.suppress(Exception):
-                text = self.spy.communicate(timeout=max(0.0, until - time.monotonic()))[0].decode("utf-8", "replace")
-                entry["python"] = shortened(text[:MOST_STACK_BYTES])
+                output = self.spy.communicate(timeout=max(0.0, until - time.monotonic()))[0]
+                text = output[:MOST_STACK_BYTES].decode("utf-8", "replace")
             self.spy.kill()
-        if self.asked and modified(self.base + ".collectives") != self.was:
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                entry["collectives"] = last_collectives(read_slice(self.base + ".collectives", 0, MOST_COLLECTIVES_BYTES))
+        if text:
+            entry["python"] = shortened(text)
+            entry.update(calls_of(text, self.pid))
+        if self.ask.is_asked and self.ask.is_over():
+            entry.update(recorded(self.ask.path))
+        if not self.ask.is_over():
+            entry["unanswered"] = True
         return entry
 
 
 def shortened(text):
     """Return the lines of stacks, of files only their names: the path of a payload is longer than all the rest."""
-    return re.sub(r'File "[^"]*/([^"/]+)"', r'File "\1"', text).splitlines()[:120]
+    text = re.sub(r'File "[^"]*/([^"/]+)"', r'File "\1"', text)
+    return re.sub(r"(?m)^(\s+\S+ \().*/([^/]+:\d+\))$", r"\1\2", text).splitlines()[:120]
+
+
+def recorded(path):
+    """Return ``collectives`` and ``earlier``, as a rank wrote them; an empty answer without a flight recorder."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        return last_collectives(read_slice(path, 0, MOST_COLLECTIVES_BYTES))
+    return {}
+
+
+def ask_collectives(directory, ranks):
+    """Ask ranks that may be about to end for their collectives; return {rank: what `recorded` returns of each}, also of those
+    that left them when they failed. Waits for a moment."""
+    questions = [Ask(os.path.join(directory, "ranks", str(rank))) for rank in ranks]
+    deadline = time.monotonic() + LAST_ANSWER_S
+    while time.monotonic() < deadline and not all(question.is_over() for question in questions):
+        time.sleep(0.01)
+    return {rank: words for rank, question in zip(ranks, questions) for words in [recorded(question.path)] if words}
 
 
 def own_words(questions):
@@ -89,7 +133,8 @@ def own_words(questions):
 
 
 def last_collectives(data):
-    """Return what the flight recorder says of the last collectives: [{"group", "number", "name", "state", "over"}]."""
+    """Return what the flight recorder says of ``collectives``, those that are not over and the one before, and of the
+    ``earlier`` ones of the same group: [{"group", "number", "name", "state", "over", "sizes"}]."""
     entries = json.loads(data.decode("utf-8", "replace")).get("entries") or []
     kept = []
     for entry in entries:
@@ -104,10 +149,15 @@ def last_collectives(data):
                 "sizes": str(entry.get("input_sizes", ""))[:80],
             }
         )
+    if not kept:  # nothing is recorded, as the recorder is not switched on
+        return {}
     # The first that is not over is the one that is waited for; the others may be queued behind it.
     waiting = [at for at, entry in enumerate(kept) if not entry["over"]]
     first = waiting[0] if waiting else len(kept) - 1
-    return kept[max(0, first - 1) : first - 1 + KEPT_COLLECTIVES] if kept else []
+    return {
+        "collectives": kept[max(0, first - 1) : first - 1 + KEPT_COLLECTIVES],
+        "earlier": kept[max(0, first - KEPT_BEFORE) : first],
+    }
 
 
 def catches(pid, number):
@@ -119,24 +169,69 @@ def catches(pid, number):
     return False
 
 
+def thread_of(pid, path):
+    """Return the number of the thread that a rank says waits for questions, as it is here; 0 if it says none."""
+    try:
+        with open(path) as file:
+            number = int(file.read())
+    except (OSError, ValueError):
+        return 0
+    threads = [int(name) for name in os.listdir("/proc/%d/task" % pid)]
+    return next((thread for thread in threads if numbers_of(pid, thread)[-1:] == [number]), 0)
+
+
+def send_to_thread(pid, thread, number):
+    """Send a signal to one thread, or to the process where this system has no known way to."""
+    call = TGKILL.get(os.uname().machine)
+    if call is None or thread == pid:
+        os.kill(pid, number)
+        return
+    import ctypes
+
+    if ctypes.CDLL(None).syscall(call, pid, thread, number):
+        os.kill(pid, number)
+
+
 def begin_spy(pid):
     """Start py-spy on a Python process; None where it is not installed, or the process is another program."""
-    try:
-        if "python" not in os.path.basename(os.readlink("/proc/%d/exe" % pid)):
-            return None
-    except OSError:
+    if not is_python(pid):
         return None
-    program = [os.path.join(folder, "py-spy") for folder in os.get_exec_path()]
+    program = [os.path.join(folder, "py-spy") for folder in folders_of(pid)]
     program = [path for path in program if os.access(path, os.X_OK)]
     if not program:
         return None
     import subprocess
 
-    argv = [program[0], "dump", "--nonblocking", "--pid", str(pid)]
+    argv = [program[0], "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)]
     try:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
         return None
+
+
+def folders_of(pid):
+    """Return the folders in which a program beside a Python process may be: those of its interpreter, its environment, and of
+    this process."""
+    folders = []
+    with contextlib.suppress(OSError), open("/proc/%d/cmdline" % pid, "rb") as file:
+        folders.append(os.path.dirname(os.fsdecode(file.read(4096).split(b"\0")[0])))
+    values = variables_of(pid)
+    folders += [os.path.join(values[name], "bin") for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if values.get(name)]
+    with contextlib.suppress(OSError):
+        folders.append(os.path.dirname(os.readlink("/proc/%d/exe" % pid)))
+    folders += values.get("PATH", "").split(":") + os.get_exec_path()
+    return [folder for folder in folders if folder.startswith("/")]
+
+
+def variables_of(pid):
+    """Return the environment that a process was started with; empty if it cannot be read."""
+    values = {}
+    with contextlib.suppress(OSError), open("/proc/%d/environ" % pid, "rb") as file:
+        for entry in file.read(MOST_ENVIRONMENT_BYTES).split(b"\0"):
+            name, equals, value = entry.partition(b"=")
+            if equals:
+                values[os.fsdecode(name)] = os.fsdecode(value)
+    return values
 
 
 class RasQuestion:
@@ -175,10 +270,8 @@ class RasQuestion:
 def ras_port(pids):
     """Return the port of NCCL's service, as the environment of one of these processes says."""
     for pid in pids:
-        with contextlib.suppress(OSError, ValueError), open("/proc/%d/environ" % pid, "rb") as file:
-            for entry in file.read(MOST_ENVIRONMENT_BYTES).split(b"\0"):
-                if entry.startswith(b"NCCL_RAS_ADDR="):
-                    return int(entry.rpartition(b":")[2])
+        with contextlib.suppress(KeyError, ValueError):
+            return int(variables_of(pid)["NCCL_RAS_ADDR"].rpartition(":")[2])
     return RAS_PORT
 
 

@@ -1,18 +1,23 @@
 """Whether a run goes on: the steps that its ranks report, the lines of its logs, and how long each has been silent.
 
 A rank reports its step and phase in ``ranks/<rank>.progress`` (``remote/rank_progress.py`` has the format). From these, or
-from the growth of the logs where no rank reports, the usual time of a step and the longest pause so far are learned. A silence
+where no rank reports from the steps that the logs name, or from the growth of logs that name none, the usual time of a step and
+the longest pause so far are learned. A silence
 beyond what they explain is a suspicion, which is told and ends nothing; only the limits of the order end a run.
 """
 
+import contextlib
 import fnmatch
 import os
+import re
 import struct
 import time
 
+from noderun.files import read_slice
 from noderun.logs import SETUP_LOG
 
 PROGRESS_RECORD = struct.Struct("<8sQqdd16sQ")
+MARKED_RECORD = struct.Struct("<Q")
 PROGRESS_MAGIC = b"orchprg1"
 UNLIMITED = ("start", "compile", "checkpoint", "evaluate", "end")
 """Phases that may take any time."""
@@ -23,25 +28,31 @@ FIRST_STEPS = 2
 KNOWN_STEPS = 3
 KEPT = 31
 CONTROLLER_S = 3.0
+MOST_LINE = 4096
+MOST_NEW_BYTES = 1 << 17
+"""What is read of a log at one look: of one that grows faster, the last of it."""
 
 
 def read_progress(path):
-    """Return what a rank has reported: ``marks``, ``step``, ``t`` and ``begun`` in seconds, ``phase``; None if nothing."""
+    """Return what a rank has reported: ``marks``, ``step``, ``t`` and ``begun`` in seconds, ``phase``, and ``marked``, a bit
+    for each phase so far, if the program says so; None if nothing."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
         for _ in range(8):
-            data = os.pread(handle, PROGRESS_RECORD.size, 0)
-            if len(data) != PROGRESS_RECORD.size:
+            data = os.pread(handle, PROGRESS_RECORD.size + MARKED_RECORD.size, 0)
+            if len(data) < PROGRESS_RECORD.size:
                 return None
-            magic, marks, step, t, begun, phase, again = PROGRESS_RECORD.unpack(data)
+            magic, marks, step, t, begun, phase, again = PROGRESS_RECORD.unpack_from(data)
+            rest = data[PROGRESS_RECORD.size :]
             if magic != PROGRESS_MAGIC:
                 return None
             if marks == again:
                 phase = phase.rstrip(b"\0").decode("ascii", "replace")
-                return {"marks": marks, "step": step, "t": t, "begun": begun, "phase": phase}
+                report = {"marks": marks, "step": step, "t": t, "begun": begun, "phase": phase}
+                return dict(report, marked=MARKED_RECORD.unpack(rest)[0]) if len(rest) == MARKED_RECORD.size else report
     except OSError:
         pass
     finally:
@@ -106,6 +117,8 @@ class Stall:
         self.since = 0.0
         self.rhythms = {}
         self.suspects = None
+        self.read = {}
+        self.step = None
 
     def start(self, now):
         """Begin to count the silence of the logs."""
@@ -134,16 +147,20 @@ class Stall:
         living = [record["rank"] for record in ranks if "ended_mono_s" not in record]
         for rank in living:
             report = read_progress(os.path.join("ranks", "%d.progress" % rank))
-            if report:
+            if report and report["marks"] > 1:  # one comes about when the module is imported
                 self.rhythms.setdefault(rank, Rhythm()).saw(report["step"], report["marks"], report["phase"], now)
         reporting = {rank: self.rhythms[rank] for rank in living if rank in self.rhythms}
-        if not reporting:
+        if ranks and not living:
+            reporting = {}  # what a launch script does after its ranks has no steps
+        elif not reporting:
             watched = matching(sizes, (order.get("progress") or []) + (order.get("rank_logs") or []))
             if watched:
-                size = sum(watched.values())
-                self.rhythms.setdefault(None, Rhythm()).saw(size and self.grown(size), size, "", now)
+                self.see_logs(order, watched, now)
                 reporting = {None: self.rhythms[None]}
         silent = {rank: rhythm.silent(now) for rank, rhythm in reporting.items()}
+        if ranks and not living:
+            ended_s = now - max(record["ended_mono_s"] for record in ranks)
+            silent = {None: ended_s if ended_s > LEAST_SILENCE_S else 0.0}
         suspects = sorted(rank for rank, seconds in silent.items() if seconds and rank is not None)
         is_silent = any(silent.values())
         if is_silent == (self.suspects is not None):
@@ -152,14 +169,54 @@ class Stall:
         if not is_silent:
             return "resumed", {}
         longest = max(silent, key=silent.get)
-        rhythm = reporting[longest]
-        fields = {"silent_s": silent[longest], "usual_s": rhythm.usual_s, "pause_s": rhythm.pause_s, "ranks": suspects}
+        rhythm = reporting.get(longest) or Rhythm()
+        fields = {"silent_s": silent[longest], "usual_s": rhythm.usual_s or 0.0, "pause_s": rhythm.pause_s, "ranks": suspects}
         return "stalled", dict(fields, step=rhythm.count if longest is not None else None)
+
+    def see_logs(self, order, watched, now):
+        """Take the last step that the logs name; their growth as long as they name none."""
+        known, self.step = self.step, self.newest_step(order.get("steps") or (), watched)
+        if known is None and self.step is not None:
+            self.rhythms.pop(None, None)  # the lines before the first step are no steps
+        rhythm = self.rhythms.setdefault(None, Rhythm())
+        size = sum(watched.values())
+        if self.step is None:
+            rhythm.saw(size and self.grown(size), size, "", now)
+        else:
+            rhythm.saw(self.step, self.step, "", now)
+
+    def newest_step(self, patterns, watched):
+        """Return the number of the last step in what the logs have grown by; the one before if there is none."""
+        step = self.step
+        for name, size in watched.items() if patterns else ():
+            begin = max(self.read.get(name, 0), size - MOST_NEW_BYTES)
+            if size > begin:
+                data = read_slice(os.path.join("logs", name), begin, size - begin)
+                whole = data.rfind(b"\n") + 1  # the rest of a line comes later
+                self.read[name] = begin + whole if whole else size
+                found = last_step(data[:whole].decode("utf-8", "replace"), patterns)
+                step = step if found is None else found
+        return step
 
     def grown(self, size):
         """Return how often the logs were seen to have grown, to this size now."""
         rhythm = self.rhythms[None]
         return (rhythm.count or 0) + (size != rhythm.marks)
+
+
+def last_step(text, patterns):
+    """Return the number of the last step that a text names, by patterns with a group ``step``; None if it names none."""
+    compiled = []
+    for pattern in patterns:
+        with contextlib.suppress(re.error):  # written for a newer Python than this one
+            compiled.append(re.compile(pattern))
+    for line in reversed(text.splitlines()):
+        for pattern in compiled:
+            found = pattern.search(line[:MOST_LINE])
+            if found and found.group("step"):
+                digits = re.sub("[^0-9]", "", found.group("step"))
+                return int(digits) if digits else None
+    return None
 
 
 def matching(sizes, patterns):

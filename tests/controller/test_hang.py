@@ -215,3 +215,38 @@ def test_a_node_that_does_not_answer_holds_up_no_stop() -> None:
 def test_a_malformed_event_is_an_error_of_its_node(silent_s: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Run([WAITS, WAITS]).tell(0, "stalled", silent_s=silent_s, usual_s=1.0, pause_s=1.0)
+
+
+def calls(*names: str) -> list[dict[str, Any]]:
+    entries = enumerate(names)
+    return [
+        {"group": "0", "number": at, "name": f"gloo:{name}", "over": at < len(names), "sizes": "[[4]]"} for at, name in entries
+    ]
+
+
+def test_a_rank_that_called_another_collective_is_the_cause_of_the_failure_of_others() -> None:
+    run = Run([WAITS, WAITS])
+    run.watch.placed = {0: "node1", 1: "node2", 2: "node3"}
+    healthy, odd = calls("all_reduce", "all_reduce", "barrier"), calls("all_reduce", "barrier", "all_reduce")
+    for rank, earlier in enumerate((healthy, odd, healthy)):
+        name = f"node{rank + 1}"
+        run.watch.take(name, {"event": "collectives", "report": {"ranks": [{"rank": rank, "earlier": earlier}]}})
+    failed = RunError("rank 0 ended with exit code 1", kind="rank_failed", host="node1")
+    _, error = run.watch.outcome("failed", failed)
+    assert error and (error.host, error.kind) == ("node2", "rank_failed")
+    assert error.message.startswith("rank 1 called barrier 1, the others all-reduce 1; node1: rank 0 ended with exit code 1")
+    killed = RunError("no sign of life", kind="node_lost", host="node1")
+    assert run.watch.outcome("lost", killed) == ("lost", killed)
+
+
+def test_a_rank_that_declares_no_pauses_may_be_in_one_for_longer() -> None:
+    recorded = {"collectives": [{"group": "0", "number": 7, "name": "gloo:all_reduce", "over": False, "sizes": ""}]}
+    idle = {"collectives": [{"group": "0", "number": 6, "name": "gloo:all_reduce", "over": True, "sizes": ""}]}
+    plain = {"state": "S", "was": "S", "window_s": 0.5}
+    run = Run([plain | recorded, plain | idle])
+    run.stall(3.0)
+    assert run.stops() and 60 <= run.now - 100.0 + 3.0 < 75
+    marks = {"progress": {"step": 7, "phase": "step", "marks": 9, "marked": 0b10001000}}
+    declaring = Run([plain | recorded | marks, plain | idle | marks])
+    declaring.stall(3.0)
+    assert declaring.stops() and declaring.now - 100.0 + 3.0 < 12

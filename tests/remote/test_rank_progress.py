@@ -41,7 +41,14 @@ def test_the_supervisor_reads_what_a_rank_has_marked(reported: Any) -> None:
     read = stall.read_progress(reported.path)
     assert (read["step"], read["phase"], read["marks"]) == (118, "collective", 1 + 2 * 118)
     assert before <= read["begun"] <= read["t"] <= time.monotonic()
-    assert os.stat(reported.path).st_size == 64
+    assert read["marked"] == 0b101 and os.stat(reported.path).st_size == 72
+    reported.mark(119, "evaluate")
+    reported.declare_pauses()
+    assert stall.read_progress(reported.path)["marked"] == 0b10010101
+    Path(reported.path).write_bytes(
+        Path(reported.path).read_bytes()[:64]
+    )  # as a program that knows only the first 64 writes it
+    assert "marked" not in stall.read_progress(reported.path)
 
 
 def test_a_reader_never_sees_half_a_mark(tmp_path: Path) -> None:
@@ -66,7 +73,7 @@ def test_a_reader_never_sees_half_a_mark(tmp_path: Path) -> None:
 
 
 def test_without_a_place_nothing_is_written(tmp_path: Path) -> None:
-    code = f"import sys; sys.path.insert(0, {str(REMOTE)!r}); import rank_progress as r; r.mark(1, 'input'); r.answer(bytes)"
+    code = f"import sys; sys.path.insert(0, {str(REMOTE)!r}); import rank_progress as r; r.mark(1, 'input'); r.declare_pauses()"
     code += "; import threading; assert threading.active_count() == 1"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env={})
     assert list(tmp_path.iterdir()) == []
@@ -77,13 +84,15 @@ def test_a_place_that_cannot_be_written_to_stops_no_training(tmp_path: Path, pat
     (tmp_path / "a-file").write_text("")
     lost = rank_progress.Progress(str(tmp_path / path))
     lost.mark(1, "input")
-    lost.answer(bytes)
+    lost.declare_pauses()
 
 
-def test_a_rank_answers_with_its_collectives_and_its_stacks(reported: Any, tmp_path: Path) -> None:
+def test_a_rank_answers_with_its_collectives_and_its_stacks(
+    reported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pending = {"collective_seq_id": 7, "profiling_name": "gloo:all_reduce", "process_group": ["0"], "retired": False}
     entries = json.dumps({"entries": [pending]}).encode()
-    reported.answer(lambda: entries)
+    monkeypatch.setattr(rank_progress, "collectives", lambda: entries)
     until = time.monotonic() + 10
     while not (tmp_path / "ranks" / "3.ask").exists():
         assert time.monotonic() < until

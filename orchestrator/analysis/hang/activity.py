@@ -1,29 +1,25 @@
 """What one rank did while it was watched, from what its node saw: it is stopped, it waits for others, it sleeps, it computes.
 
-Whether a rank waits in a collective is known from the flight recorder, from the phase that it reports, or from its stacks, in
+Whether a rank waits in a collective is known from the flight recorder, from its stacks, or from the phase that it reports, in
 this order. Where none of them tells, neither processor time nor a place in the kernel decides it: a rank may spin while it
 waits.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.analysis.hang.waits import BACKWARD, calls_of, is_for_itself, waits_for_others
 from orchestrator.record.hang_report import Collective, RankSeen
 
-__all__ = ["ANY_TIME", "Activity", "activity", "listed", "main_stack"]
+__all__ = ["ANY_TIME", "Activity", "activity", "listed", "phases_that_tell"]
 
 ANY_TIME = ("start", "compile", "checkpoint", "evaluate", "end")
 """Phases of which a rank says that they may take any time."""
 _BUSY_SHARE = 0.05
 _READING_BYTES = 1 << 12
 _WRITING = ("pipe_write", "anon_pipe_write")
-# Functions whose frame shows that a thread is in a collective: of torch.distributed, of our simulated ring, of mpi4py.
-_IN_COLLECTIVE = re.compile(
-    r"\b(all_reduce|all_gather\w*|reduce_scatter\w*|barrier|broadcast\w*|all_to_all\w*|_exchange|Allreduce|Barrier)\b"
-)
-_FRAME = re.compile(r'File "(?P<file>[^"]*)", line \d+ in (?P<faulthandler>\S+)|^\s+(?P<spy>\S+) \([^)]*:\d+\)$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +28,17 @@ class Activity:
     that is full), waits, worker (it does not wait for others, and one of its processes is stopped), storage, input (it sleeps
     until its samples are there), computes, reads, asleep, pauses (in a phase of any length), or unknown. ``words`` continue the
     name of the rank. ``is_known``: whether the rank is known to be outside of every collective. ``collective`` is the one that
-    it waits in, if that is recorded."""
+    it waits in, if that is recorded; ``place`` tells where it waits from where others do."""
 
     kind: str
     words: str
     is_known: bool = False
     collective: Collective | None = None
+    place: str = ""
 
 
-def activity(seen: RankSeen) -> Activity:
-    """Return what a rank did."""
+def activity(seen: RankSeen, telling: frozenset[str] = frozenset()) -> Activity:
+    """Return what a rank did. ``telling``: the phases that show that a rank is outside of every collective."""
     step = _step(seen)
     if seen.frozen:
         return Activity("frozen", f"is frozen{step} (by its control group)")
@@ -50,19 +47,41 @@ def activity(seen: RankSeen) -> Activity:
     if seen.state == seen.was == "t":
         return Activity("traced", f"is held{step} by a debugger (state t)")
     waits = _waits(seen)
-    phase = seen.progress.phase if seen.progress else ""
+    phase = seen.progress.phase if seen.progress and seen.progress.has_begun else ""
     if waits is None and phase in ANY_TIME:
         return Activity("pauses", f"is in {phase}{step}")
-    is_known = seen.collectives is not None or phase in ("input", "compute")
+    is_known = _is_outside(seen, phase, telling)
     if pipe := _pipe(seen, waits, is_known):
         return pipe
     if waits is not None:
         return waits
     if worker := next((child for child in seen.children if child.state == "T"), None):
         return Activity("worker", f"has a stopped process{step}: {worker.name}, {worker.pid} (state T)", is_known)
-    kind, words = _doing(seen, {"input": " for its samples", "compute": ""}.get(phase, ""))
+    kind, words = _doing(seen, {"input": " for its samples", "compute": ""}.get(phase, "") if is_known else "")
     where = " outside of every collective" if is_known else ""
     return Activity(kind if is_known else "unknown", f"{words}{step}{where}{_innermost(seen)}", is_known)
+
+
+def phases_that_tell(seen: Sequence[RankSeen]) -> frozenset[str]:
+    """Return the phases in which a rank of this run is outside of every collective.
+
+    A program that marks one phase in a step, or none for its collectives, waits in the same phase in which it computes.
+    """
+    marks = [one.progress for one in seen if one.progress and one.progress.has_begun]
+    marked = frozenset(progress.phase for progress in marks).union(*(progress.marked or () for progress in marks))
+    if "collective" in marked:
+        return frozenset({"compute", "input"})
+    return frozenset({"input"} if marked & {"compute", "step"} else ())
+
+
+def _is_outside(seen: RankSeen, phase: str, telling: frozenset[str]) -> bool:
+    """Return True if it is known that a rank that is not seen to wait is outside of every collective."""
+    if seen.collectives is not None or phase in telling:
+        return True
+    # Its answers come from a thread that needs the interpreter, which a call of C in the main thread does not give up.
+    if seen.is_unanswered and calls_of(seen):
+        return True
+    return is_for_itself(seen, computes=_computes(seen))
 
 
 def _pipe(seen: RankSeen, waits: Activity | None, is_known: bool) -> Activity | None:
@@ -77,12 +96,12 @@ def _pipe(seen: RankSeen, waits: Activity | None, is_known: bool) -> Activity | 
 
 
 def _doing(seen: RankSeen, of: str) -> tuple[str, str]:
-    share = (seen.cpu_s + seen.children_cpu_s) / seen.window_s if seen.window_s else 0.0
+    share = _share(seen)
     if seen.state == seen.was == "D":
         return "storage", f"waits{of} in the kernel (state D, {seen.channel or 'unknown'})"
     if share < _BUSY_SHARE and (reader := next((child for child in seen.children if child.state == "D"), None)):
         return "storage", f"waits{of}: its process {reader.name}, {reader.pid} waits in the kernel (state D)"
-    if share >= _BUSY_SHARE or "R" in (seen.state, seen.was):
+    if _computes(seen):
         return "computes", f"computes ({seen.cpu_s + seen.children_cpu_s:.2f} s in {seen.window_s:.2f} s)"
     if seen.io_bytes > _READING_BYTES:
         return "reads", f"reads or writes ({seen.io_bytes} bytes in {seen.window_s:.2f} s)"
@@ -90,17 +109,28 @@ def _doing(seen: RankSeen, of: str) -> tuple[str, str]:
     return ("input", f"waits{of}, asleep{where}") if of else ("asleep", f"sleeps{where}")
 
 
+def _share(seen: RankSeen) -> float:
+    """Return the processors that a rank and what it has started used."""
+    return (seen.cpu_s + seen.children_cpu_s) / seen.window_s if seen.window_s else 0.0
+
+
+def _computes(seen: RankSeen) -> bool:
+    return _share(seen) >= _BUSY_SHARE or "R" in (seen.state, seen.was)
+
+
 def _waits(seen: RankSeen) -> Activity | None:
-    """Return the activity of a rank that waits in a collective, None if it does not or nothing tells."""
-    if seen.collectives is not None:
-        pending = next((entry for entry in seen.collectives if not entry.over), None)
-        return None if pending is None else Activity("waits", f"waits in {_name(pending)}", collective=pending)
-    if seen.progress and seen.progress.phase == "collective":
-        return Activity("waits", f"waits in a collective of step {seen.progress.step}")
-    if seen.progress and seen.progress.phase in ("input", "compute"):
-        return None
-    call = next((name for name in _frames(seen)[:6] if _IN_COLLECTIVE.search(name)), "")
-    return Activity("waits", f"waits in {call}") if call else None
+    """Return the activity of a rank that waits for others, None if it does not or nothing tells."""
+    pending = next((entry for entry in seen.collectives or () if not entry.over), None)
+    if pending is not None:
+        return Activity("waits", f"waits in {_name(pending)}", collective=pending, place=f"{pending.group}/{pending.name}")
+    # The recorder holds collectives alone: no wait at a store, no monitored barrier.
+    if place := waits_for_others(seen):
+        if place == BACKWARD and _computes(seen) and not seen.uses_device:
+            return None
+        return Activity("waits", f"waits in {place}", place=place)
+    if seen.collectives is None and seen.progress and seen.progress.phase == "collective":
+        return Activity("waits", f"waits in a collective of step {seen.progress.step}", place="collective")
+    return None
 
 
 def _name(collective: Collective) -> str:
@@ -120,38 +150,9 @@ def _read_by(seen: RankSeen) -> str:
     )
 
 
-def _frames(seen: RankSeen) -> list[str]:
-    """Return the functions of the main thread, innermost first. faulthandler lists it last, py-spy first."""
-    threads: list[list[str]] = [[]]
-    for line in seen.python:
-        if line.startswith(("Thread ", "Current thread ")):
-            threads.append([])
-        elif match := _FRAME.search(line):
-            threads[-1].append(match["faulthandler"] or match["spy"])
-    named = [names for names in threads if names]
-    if not named:
-        return []
-    return named[0] if _is_of_py_spy(seen) else named[-1]
-
-
-def main_stack(seen: RankSeen) -> tuple[str, ...]:
-    """Return the main thread's stack, innermost first: the last that faulthandler writes, the first that py-spy does."""
-    starts = [number for number, line in enumerate(seen.python) if line.startswith(("Thread ", "Current thread "))]
-    if not starts:
-        return seen.python
-    if _is_of_py_spy(seen):
-        return seen.python[starts[0] + 1 : starts[1] if len(starts) > 1 else None]
-    return seen.python[starts[-1] + 1 :]
-
-
-def _is_of_py_spy(seen: RankSeen) -> bool:
-    """Whether py-spy wrote the stacks, which names threads and begins with the main one."""
-    return "MainThread" in "".join(seen.python[:4])
-
-
 def _innermost(seen: RankSeen) -> str:
-    names = _frames(seen)
-    return f", in {names[0]}" if names else ""
+    calls = calls_of(seen)
+    return f", in {calls[0].name}" if calls else ""
 
 
 def listed(words: list[str]) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.analysis.hang.activity import activity, main_stack
+from orchestrator.analysis.hang.activity import activity, phases_that_tell
+from orchestrator.analysis.hang.waits import main_stack
 from orchestrator.errors import DataError
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.evidence import verified
@@ -114,7 +115,9 @@ def _hang(run: RunDir, events: Sequence[Entry]) -> Hang | None:
             reports[host] = report
     if told is None and not reports:
         return None
-    seen = sorted((_account(rank, host) for host, report in reports.items() for rank in report.ranks), key=lambda own: own.rank)
+    telling = phases_that_tell([rank for report in reports.values() for rank in report.ranks])
+    accounts = (_account(rank, host, telling) for host, report in reports.items() for rank in report.ranks)
+    seen = sorted(accounts, key=lambda own: own.rank)
     return Hang(
         run_id=run.run_id,
         kind=told.kind if told else "",
@@ -144,8 +147,8 @@ def _report(run: RunDir, host: str) -> HangReport | None:
         raise DataError(f"expected JSON in {_REPORT}", kind="result_invalid") from error
 
 
-def _account(seen: RankSeen, host: str) -> RankAccount:
-    does = activity(seen)
+def _account(seen: RankSeen, host: str, telling: frozenset[str]) -> RankAccount:
+    does = activity(seen, telling)
     return RankAccount(
         rank=seen.rank,
         host=host,

@@ -1,29 +1,32 @@
 """The verdict on a run that does not go on: which rank, or which link, is the cause, or that it cannot be told.
 
-A rank is named only for what it does itself: it is stopped, frozen, blocked on a pipe that nobody reads, or known to be outside
-of a collective in which others wait. A link is named by its two ends. Everything else is said as it was seen, and names nobody.
+A rank is named only for what it does itself: it is stopped, frozen, blocked on a pipe that nobody reads, known to be outside
+of a collective in which others wait, or in another one than most. Ranks on several nodes that do the same are named together,
+but half of all ranks or more are only named for what no healthy rank does. A link is named by its two ends. Everything else is
+said as it was seen, and names nobody.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from orchestrator.analysis.hang.activity import Activity, activity, listed
+from orchestrator.analysis.hang.activity import Activity, activity, listed, phases_that_tell
+from orchestrator.analysis.hang.collectives import differing
+from orchestrator.analysis.hang.waits import is_apart, is_between_two
 from orchestrator.record.hang_report import HangReport, RankSeen
 from orchestrator.record.hang_verdict import MOST_NAMED, Verdict, subject
 
-__all__ = ["LATE", "NOW", "SOON", "gone_on", "verdict"]
+__all__ = ["LATE", "NOW", "SOON", "declares_pauses", "gone_on", "verdict"]
 
-NOW = ("frozen", "stopped", "unread")
+NOW = ("frozen", "launcher", "stopped", "unread")
 """Kinds of verdicts that no working program explains."""
 SOON = ("ahead", "asleep", "collectives", "ended", "worker")
 """Kinds that a short pause of a working program may look like."""
-LATE = ("computes", "input", "link", "pipe", "storage")
+LATE = ("alone", "computes", "input", "link", "pipe", "storage")
 """Kinds that work, a network, a disk, a store of samples or a slow reader may get over by themselves."""
-_EQUAL = ("_all_gather_base", "_reduce_scatter_base", "all_reduce", "broadcast")
-"""Collectives of torch.distributed to which all ranks give the same sizes; to others they may give different ones."""
+_OF_MANY = ("pipe", "storage", "unread", "worker")
+"""Kinds for which most ranks may be named, as no healthy rank does that while others wait."""
 _LEAST_RETRANSMITS = 2
 _LATER_S = 1.0
 """A rank has gone on after others had stopped if its last mark is later than theirs by more than this."""
@@ -43,43 +46,49 @@ class _Rank:
     def silent_s(self) -> float:
         return self.seen.progress.silent_s if self.seen.progress else 0.0
 
-    def of_sizes(self, sizes: str) -> _Rank:
-        """Return it with the sizes of the collective that it waits in."""
-        return replace(self, does=replace(self.does, words=f"{self.does.words} of sizes {sizes}"))
-
 
 def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Verdict:
     """Return the verdict from the reports of all nodes that answered. ``placed``: the host of every rank of the run."""
-    by_rank = {seen.rank: _Rank(host, seen, activity(seen)) for host, report in reports.items() for seen in report.ranks}
+    telling = phases_that_tell([seen for report in reports.values() for seen in report.ranks])
+    seen_on = [(seen, host) for host, report in reports.items() for seen in report.ranks]
+    by_rank = {seen.rank: _Rank(host, seen, activity(seen, telling)) for seen, host in seen_on}
     ranks = dict(sorted(by_rank.items()))
     missing = sorted(set(placed.values()) - set(reports))
+    for kinds in (("stopped", "frozen"), ("unread",)):
+        if named := [number for number, rank in ranks.items() if rank.does.kind in kinds]:
+            return _of(named, ranks)
+    if halted := _launchers(reports, placed, ranks):
+        return halted
     if not ranks:
         return Verdict(
             "unknown", "the cause is unknown: " + (f"no report from {listed(missing)}" if missing else "no rank is known")
         )
-    for kinds in (("stopped", "frozen"), ("unread",)):
-        if named := [number for number, rank in ranks.items() if rank.does.kind in kinds]:
-            return _of(named, ranks)
     if missing:
         return _untold(ranks, f"no report from {listed(missing)}")
     waiting = [number for number, rank in ranks.items() if rank.does.kind == "waits"]
     outside = [number for number, rank in ranks.items() if rank.does.is_known]
     pausing = [number for number, rank in ranks.items() if rank.does.kind in ("pauses", "traced")]
-    ended = sorted((number, host) for host, report in reports.items() for number in report.ended if number not in ranks)
-    others_known = len(waiting) + len(outside) + len(pausing) == len(ranks)
+    ended = {number: host for host, report in reports.items() for number in report.ended if number not in ranks}
     if waiting and (ahead := _ahead(waiting, ranks)):
         return _of(ahead, ranks, "ahead")
-    if waiting and pausing:
+    if pausing and (waiting or ended):
         return _untold(ranks, "", "pause")
-    if waiting and outside and others_known:
-        return _of([number for number in outside if ranks[number].does.kind == "worker"] or outside, ranks)
-    if waiting and len(waiting) == len(ranks):
-        if ended:
-            rest = f"; {_others(waiting, ranks)}"
-            host = ended[0][1]
-            return Verdict("ended", "ended, with success", rest, host, tuple(number for number, home in ended if home == host))
-        return _links(reports, ranks) or _collectives(ranks) or _untold(ranks)
+    if ended and len(ended) + len(ranks) == len(placed) and (left := _left(ended, ranks, len(waiting) == len(ranks))):
+        return left
+    if waiting and outside and len(waiting) + len(outside) + len(pausing) == len(ranks):
+        named = [number for number in outside if ranks[number].does.kind == "worker"] or outside
+        return _of(named, ranks) if _may_be_named(named, ranks) else _untold(ranks, "most ranks do not wait")
+    if len(waiting) == len(ranks):
+        return _links(reports, ranks) or _places(ranks) or _untold(ranks)
     return _links(reports, ranks) or _untold(ranks)
+
+
+def declares_pauses(reports: Mapping[str, HangReport]) -> bool:
+    """Return True if every rank that was seen marks every phase that may take long: it says so, or it marks the phases of a
+    step, and is taken to mark others as well."""
+    seen = [rank for report in reports.values() for rank in report.ranks]
+    marks_all = "compute" in phases_that_tell(seen)
+    return all(rank.progress is not None and (marks_all or rank.progress.declares) for rank in seen)
 
 
 def gone_on(before: Mapping[str, HangReport], after: Mapping[str, HangReport]) -> Verdict | None:
@@ -95,14 +104,53 @@ def gone_on(before: Mapping[str, HangReport], after: Mapping[str, HangReport]) -
 
 
 def _of(named: Sequence[int], ranks: Mapping[int, _Rank], kind: str = "") -> Verdict:
-    """Return the verdict on ranks: on those of one node that do the same as the first of them."""
+    """Return the verdict on ranks: on those that do the same as the first of them."""
     first = ranks[named[0]]
-    same = tuple(number for number in named if ranks[number].host == first.host and ranks[number].does.kind == first.does.kind)
+    same = tuple(number for number in named if ranks[number].does.kind == first.does.kind)
     rest = _others([number for number in ranks if number not in same], ranks)
     words = first.does.words
     if kind == "ahead":
         words = f"is ahead of the others{f' in step {first.step}' if first.step else ''}: it {words}"
-    return Verdict(kind or first.does.kind, words, f"; {rest}" if rest else "", first.host, same)
+    return _named(kind or first.does.kind, words, rest, {number: ranks[number].host for number in same})
+
+
+def _named(kind: str, words: str, rest: str, homes: Mapping[int, str]) -> Verdict:
+    """Return a verdict that names ranks, each on its node."""
+    hosts = list(dict.fromkeys(homes.values()))
+    if len(homes) > 1:
+        words = _plural(words)
+    if len(hosts) > 1:
+        words = f"on {listed(hosts)} {words}"
+    return Verdict(kind, words, f"; {rest}" if rest else "", hosts[0] if len(hosts) == 1 else "", tuple(homes))
+
+
+def _may_be_named(named: Sequence[int], ranks: Mapping[int, _Rank]) -> bool:
+    """Return True if so many ranks may be named for being outside: most of them only for what no healthy one does."""
+    kinds = {ranks[number].does.kind for number in named}
+    return len(named) * 2 < len(ranks) or (len(named) == 1 and len(ranks) == 2) or kinds <= set(_OF_MANY)
+
+
+def _launchers(reports: Mapping[str, HangReport], placed: Mapping[int, str], ranks: Mapping[int, _Rank]) -> Verdict | None:
+    """Return the verdict where the launch script of a node, or what it started ranks with, is stopped."""
+    halted = {host: report.stopped[0] for host, report in reports.items() if report.stopped}
+    homes = {number: host for number, host in placed.items() if host in halted}
+    if not homes:
+        return None
+    names = listed(list(dict.fromkeys(f"{process.name}, {process.pid}" for process in halted.values())))
+    rest = _others([number for number in ranks if number not in homes], ranks)
+    return _named("launcher", f"has a stopped launcher: {names} (state T)", rest, homes)
+
+
+def _left(ended: Mapping[int, str], ranks: Mapping[int, _Rank], all_wait: bool) -> Verdict | None:
+    """Return the verdict where ranks have ended well and others have not: fewer than half of them are named."""
+    if all_wait and len(ended) <= len(ranks):
+        return _named("ended", "ended, with success", _others(list(ranks), ranks), dict(sorted(ended.items())))
+    if len(ended) < len(ranks):
+        return None
+    left = [number for number, rank in ranks.items() if rank.does.kind == next(iter(ranks.values())).does.kind]
+    words = f"runs on alone, and {ranks[left[0]].does.words}"
+    rest = f"{subject(tuple(sorted(ended)))} ended, with success"
+    return _named("alone", words, rest, {number: ranks[number].host for number in left})
 
 
 def _ahead(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
@@ -129,23 +177,33 @@ def _behind(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
     return [number for number in waiting if ranks[number].step == least]
 
 
-def _collectives(ranks: Mapping[int, _Rank]) -> Verdict | None:
-    """Return the verdict where all ranks wait, but not in the same collective of the same group. One that is in the next
-    collective already proves nothing: the root of a broadcast is done before the others are."""
-    waited = {number: rank.does.collective for number, rank in ranks.items() if rank.does.collective is not None}
-    if len(waited) < len(ranks) or len({entry.group for entry in waited.values()}) > 1:
+def _places(ranks: Mapping[int, _Rank]) -> Verdict | None:
+    """Return the verdict where all ranks wait, but not in the same place. One that is in the next collective already proves
+    nothing: the root of a broadcast is done before the others are. One that waits at a store, or in a collective while most
+    wait at the store, has left the others."""
+    if found := differing({number: rank.seen for number, rank in ranks.items()}):
+        odd, words = found
+        homes = {number: ranks[number].host for number in odd}
+        return _named("collectives", words, _others([number for number in ranks if number not in odd], ranks), homes)
+    recorded = {number: rank.does.collective for number, rank in ranks.items() if rank.does.collective is not None}
+    if len(recorded) == len(ranks):
+        calls = {(entry.group, entry.name, entry.number) for entry in recorded.values()}
+        return _untold(ranks, "their collectives differ") if len(calls) > 1 else None
+    on_devices = any(rank.seen.uses_device for rank in ranks.values())
+    places: dict[str, list[int]] = {}
+    for number, rank in ranks.items():
+        places.setdefault(_place(rank, on_devices), []).append(number)
+    most = max(places.values(), key=len)
+    odd = [number for number in ranks if number not in most]
+    if not odd or len(most) * 2 <= len(ranks) or any(place == "collective" or is_between_two(place) for place in places):
         return None
-    sizes = {number: entry.sizes if entry.name.rpartition(":")[2] in _EQUAL else "" for number, entry in waited.items()}
-    calls = {number: (entry.name, entry.number, sizes[number]) for number, entry in waited.items()}
-    (most, count), *rest = Counter(calls.values()).most_common()
-    if not rest:
-        return None
-    others = [number for number, call in calls.items() if call != most]
-    if count * 2 > len(ranks) and len({entry.number for entry in waited.values()}) == 1:
-        if len({entry.name for entry in waited.values()}) == 1:
-            ranks = {number: rank.of_sizes(sizes[number]) for number, rank in ranks.items()}
-        return _of(others, ranks, "collectives")
-    return _untold(ranks, "their collectives differ")
+    return _of(odd, ranks, "collectives")
+
+
+def _place(rank: _Rank, on_devices: bool) -> str:
+    """Return where a rank waits, empty for any collective: where the processor is proves nothing of one that a GPU works on."""
+    is_any = rank.does.collective is not None or (on_devices and not is_apart(rank.does.place))
+    return "" if is_any else rank.does.place
 
 
 def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Verdict | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.hang import verdict
-from orchestrator.record.hang_report import Collective, Connection, HangReport, Process, Progress, RankSeen, Thread
+from orchestrator.record.hang_report import Call, Collective, Connection, HangReport, Process, Progress, RankSeen, Thread
 from orchestrator.record.hang_verdict import Verdict
 
 ASLEEP = RankSeen(
@@ -22,9 +22,16 @@ def at(phase: str, step: int = 118, **changes: Any) -> RankSeen:
     return replace(ASLEEP, progress=Progress(step, phase, 1, changes.pop("silent_s", 20.0)), **changes)
 
 
-def in_call(number: int, name: str = "gloo:all_reduce", group: str = "0", sizes: str = "[[4]]", **changes: Any) -> RankSeen:
+def in_call(
+    number: int,
+    name: str = "gloo:all_reduce",
+    group: str = "0",
+    sizes: str = "[[4]]",
+    before: str = "gloo:all_reduce",
+    **changes: Any,
+) -> RankSeen:
     """A rank whose flight recorder has a collective that is not over."""
-    earlier = Collective(group, number - 1, "gloo:all_reduce", "[[4]]", True)
+    earlier = Collective(group, number - 1, before, "[[4]]", True)
     pending = Collective(group, number, name, sizes, False)
     return at("step", collectives=(earlier, pending), **changes)
 
@@ -115,14 +122,16 @@ def test_stacks_tell_where_nothing_is_recorded_that_a_rank_waits() -> None:
 def test_the_one_in_another_collective_than_most_is_named() -> None:
     told = judged(in_call(119), in_call(119), in_call(119, "gloo:barrier"), in_call(119))
     assert (told.kind, told.ranks) == ("collectives", (2,))
-    assert told.sentence == "rank 2 on node3 waits in barrier 119; ranks 0, 1, 3 wait in all-reduce 119"
+    assert (
+        told.sentence == "rank 2 on node3 called barrier 119, the others all-reduce 119; ranks 0, 1, 3 wait in all-reduce 119"
+    )
 
 
 def test_the_one_that_reduces_other_sizes_than_most_is_named_with_them() -> None:
     told = judged(in_call(119), in_call(119, sizes="[[5]]"), in_call(119))
     assert (told.kind, told.ranks) == ("collectives", (1,))
     assert told.sentence == (
-        "rank 1 on node2 waits in all-reduce 119 of sizes [[5]]; ranks 0, 2 wait in all-reduce 119 of sizes [[4]]"
+        "rank 1 on node2 called all-reduce 119 of sizes [[5]], the others of sizes [[4]]; ranks 0, 2 wait in all-reduce 119"
     )
 
 
@@ -142,7 +151,12 @@ NOBODY = {
     "two against two": (in_call(119), in_call(119), in_call(120), in_call(120)),
     "all in the same collective": (in_call(119),) * 4,
     "one in the next collective, as the root of a broadcast may be": (in_call(119), in_call(120), in_call(119), in_call(119)),
-    "one whose broadcast has not arrived yet": (in_call(120), in_call(119, "gloo:broadcast"), in_call(120), in_call(120)),
+    "one whose broadcast has not arrived yet": (
+        in_call(120, before="gloo:broadcast"),
+        in_call(119, "gloo:broadcast"),
+        in_call(120, before="gloo:broadcast"),
+        in_call(120, before="gloo:broadcast"),
+    ),
     "one whose processor is ahead of its GPU": (
         replace(in_call(119), progress=Progress(120, "step", 1, 12.0)),
         in_call(119),
@@ -259,3 +273,145 @@ def test_a_thread_beside_that_writes_into_a_pipe_accuses_nobody_who_waits() -> N
     main = Thread("python", "S", "futex_wait_queue", "futex", "", 0.0)
     told = judged(in_call(119, pipe="pipe:[1]", threads=(main, logger)), in_call(119))
     assert told.ranks == ()
+
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/"
+STDLIB = "/usr/lib/python3.11/"
+
+
+def calling(*calls: Call, **changes: Any) -> RankSeen:
+    """A rank of a program of others, of which only the stack of its main thread is known."""
+    return replace(ASLEEP, calls=(*calls, Call("main", "/home/me/train.py", "train()")), **changes)
+
+
+BACKWARD = calling(Call("_engine_run_backward", TORCH + "autograd/graph.py", "return Variable._execution_engine.run_backward("))
+IN_STORE = calling(Call("meet", "/home/me/train.py", "store.wait([key], limit)"), call="poll")
+IN_MONITORED = calling(Call("monitored_barrier", TORCH + "distributed/distributed_c10d.py", "group.monitored_barrier("))
+
+
+@pytest.mark.parametrize(
+    "others", [BACKWARD, IN_STORE, IN_MONITORED, in_call(119)], ids=["backward", "store", "monitored", "recorded"]
+)
+@pytest.mark.parametrize(
+    ("culprit", "kind"),
+    [
+        (calling(Call("load", "/home/me/train.py", "time.sleep(1000)"), call="clock_nanosleep"), "asleep"),
+        (calling(Call("wait", STDLIB + "threading.py", "waiter.acquire()")), "asleep"),
+        (calling(Call("fetch", "/home/me/train.py", "lock.acquire()")), "asleep"),
+        (calling(Call("evaluate", "/home/me/train.py", "score(batch)"), cpu_s=0.4), "computes"),
+        (calling(Call("read_bytes", STDLIB + "pathlib.py", "return f.read()"), state="D", was="D"), "storage"),
+    ],
+)
+def test_stacks_alone_tell_of_the_one_that_does_not_wait(others: RankSeen, culprit: RankSeen, kind: str) -> None:
+    told = judged(others, others, culprit)
+    assert (told.kind, told.ranks, told.host) == (kind, (2,), "node3"), told.sentence
+    assert judged(others, culprit).ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    "unclear",
+    [
+        calling(Call("step", "/home/me/train.py", "native.run(batch)")),  # a futex in a call of C
+        calling(Call("evaluate", "/home/me/train.py", "score(batch)"), cpu_s=0.4, uses_device=True),  # a GPU's call may spin
+        calling(Call("train", "/home/me/train.py", "total += loss.item()"), cpu_s=0.4, uses_device=True),
+        calling(Call("quick_execute", "/venv/lib/python3.11/site-packages/tensorflow/python/eager/execute.py", "")),
+        calling(Call("poll", STDLIB + "subprocess.py", ""), Call("join", TORCH + "multiprocessing/spawn.py", "")),
+    ],
+)
+def test_a_stack_that_may_hide_a_collective_names_nobody(unclear: RankSeen) -> None:
+    assert judged(BACKWARD, BACKWARD, unclear).ranks == ()
+
+
+def test_most_ranks_are_not_named_for_waiting_where_the_recorder_sees_nothing() -> None:
+    """They wait at a store, of which the flight recorder knows nothing, and the other one has gone past."""
+    recorded = OUT.collectives
+    told = judged(replace(IN_STORE, collectives=recorded), in_call(119), replace(IN_STORE, collectives=recorded))
+    assert told.sentence == "rank 1 on node2 waits in all-reduce 119; ranks 0, 2 wait in store.wait"
+    assert judged(replace(IN_STORE, collectives=recorded), in_call(119)).ranks == ()
+    unknown_wait = replace(ASLEEP, collectives=recorded)
+    assert judged(unknown_wait, in_call(119), unknown_wait).ranks == ()
+    assert judged(unknown_wait, unknown_wait, in_call(119), in_call(119)).ranks == ()
+
+
+def test_ranks_of_several_nodes_that_do_the_same_are_named_together() -> None:
+    told = judged(at("input", children=STOPPED), WAITING, at("input", children=STOPPED))
+    assert (told.host, told.ranks) == ("", (0, 2))
+    assert told.sentence.startswith("ranks 0, 2 on node1 and node3 have a stopped process in step 118")
+    assert told.message == told.sentence
+
+
+def test_what_was_called_differently_first_counts_and_not_what_is_waited_for() -> None:
+    def called(*names: str) -> RankSeen:
+        calls = [Collective("0", 10 + at, f"gloo:{name}", "[[4]]", at < len(names) - 1) for at, name in enumerate(names)]
+        return at("step", collectives=tuple(calls[-2:]), earlier=tuple(calls[:-1]))
+
+    most = called("all_reduce", "all_reduce", "barrier", "all_reduce")
+    told = judged(most, called("all_reduce", "barrier", "all_reduce", "all_reduce"), most)
+    assert told.sentence.startswith("rank 1 on node2 called barrier 11, the others all-reduce 11; ranks 0, 2 wait in")
+
+
+def test_one_mark_a_step_is_no_evidence() -> None:
+    """Its ranks wait in the phase in which they also compute."""
+    marks = Progress(118, "compute", 119, 20.0, frozenset({"compute"}))
+    waits, sleeps = replace(ASLEEP, progress=marks), replace(ASLEEP, progress=replace(marks, step=117))
+    assert judged(waits, sleeps, waits).ranks == ()
+    assert judged(replace(BACKWARD, progress=marks), waits).ranks == ()
+    full = replace(marks, marked=frozenset({"compute", "collective"}))
+    assert judged(replace(ASLEEP, progress=full), WAITING, WAITING).ranks == (0,)
+
+
+def test_a_rank_that_cannot_answer_is_outside_if_its_stack_is_in_no_collective() -> None:
+    held = calling(Call("parse", "/home/me/train.py", "native.parse(text)"), is_unanswered=True)
+    told = judged(in_call(119), held, in_call(119))
+    assert (told.ranks, told.kind) == ((1,), "asleep")
+    in_barrier = replace(IN_MONITORED, is_unanswered=True)
+    assert judged(in_barrier, in_barrier, in_barrier).ranks == ()
+    assert judged(in_call(119), replace(ASLEEP, is_unanswered=True), in_call(119)).ranks == ()
+
+
+def test_the_last_one_to_run_is_named_and_not_those_that_ended() -> None:
+    reports = {"node1": HangReport((), (0,)), "node2": HangReport((replace(ASLEEP, rank=1),)), "node3": HangReport((), (2,))}
+    placed = {0: "node1", 1: "node2", 2: "node3"}
+    told = verdict(reports, placed)
+    assert (told.kind, told.host, told.ranks) == ("alone", "node2", (1,))
+    assert told.sentence == "rank 1 on node2 runs on alone, and sleeps in futex; ranks 0, 2 ended, with success"
+    waits = {**reports, "node2": HangReport((replace(WAITING, rank=1),))}
+    assert verdict(waits, placed).ranks == (1,)
+    saves = {**reports, "node2": HangReport((replace(at("end"), rank=1),))}
+    assert verdict(saves, placed).kind == "pause"
+
+
+def test_a_stopped_launcher_is_named_with_its_ranks() -> None:
+    reports = {"node1": HangReport((), (0,)), "node2": HangReport((), (1,), (Process(77, "torchrun", "T"),))}
+    told = verdict(reports, {0: "node1", 1: "node2"})
+    assert told.sentence == "rank 1 on node2 has a stopped launcher: torchrun, 77 (state T)"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("work.wait()", "waits in work.wait"),
+        ("handles[0].wait()", "waits in handles[0].wait"),
+        ("dist.barrier()", "waits in barrier"),
+        ("self.store.get(key)", "waits in self.store.get"),
+    ],
+)
+def test_a_call_of_c_is_known_by_the_line_of_its_caller(code: str, words: str) -> None:
+    told = judged(at("step", state="T", was="T"), calling(Call("step", "/home/me/train.py", code)))
+    assert told.sentence.endswith("; rank 1 " + words), told.sentence
+
+
+def test_ranks_that_wait_for_one_other_each_accuse_nobody() -> None:
+    """A stage of a pipeline may be done with its part before others are."""
+    receives = calling(Call("recv", TORCH + "distributed/distributed_c10d.py", "work.wait()"))
+    sends = calling(Call("forward", "/home/me/train.py", "sent.wait()"))
+    assert judged(receives, in_call(119), receives).ranks == judged(sends, receives, in_call(119)).ranks == ()
+    assert judged(receives, in_call(119), in_call(119)).ranks == ()
+
+
+def test_a_loop_that_waits_for_a_condition_is_a_wait_for_others() -> None:
+    polling = calling(Call("wait_for_file", "/home/me/train.py", "time.sleep(1)", polls=True), call="clock_nanosleep")
+    assert judged(polling, in_call(119), polling).sentence.startswith(
+        "rank 1 on node2 waits in all-reduce 119; ranks 0, 2 wait"
+    )
+    assert judged(polling, in_call(119)).ranks == ()

@@ -249,4 +249,119 @@ def test_the_flight_recorder_is_cut_to_what_is_waited_for() -> None:
         for number in range(1, 400)
     ]
     kept = loaded("stacks").last_collectives(json.dumps({"entries": entries}).encode())
-    assert [(entry["number"], entry["over"]) for entry in kept[:2]] == [(299, True), (300, False)] and len(kept) <= 8
+    calls = [(entry["number"], entry["over"]) for entry in kept["collectives"]]
+    assert calls[:2] == [(299, True), (300, False)] and len(calls) <= 8
+    assert [entry["number"] for entry in kept["earlier"]] == list(range(300 - 64, 300))
+    assert loaded("stacks").last_collectives(b'{"entries": []}') == {}  # a recorder that is not switched on proves nothing
+
+
+PY_SPY = """\
+Thread 7 (idle): "MainThread"
+    nap (/job/train.py:4)
+    main (/job/train.py:9)
+Thread 8 (idle): "orch-answer"
+    _answer (/job/rank_progress.py:1)
+"""
+FAULTHANDLER = """\
+Current thread 0x8 (most recent call first):
+  File "/job/rank_progress.py", line 1 in _answer
+
+Thread 0x7 (most recent call first):
+  File "/job/train.py", line 4 in nap
+  File "/job/train.py", line 9 in main
+"""
+
+
+@pytest.mark.parametrize("text", [PY_SPY, FAULTHANDLER], ids=["py-spy", "faulthandler"])
+def test_the_calls_of_the_main_thread_come_with_their_source(tmp_path: Path, text: str) -> None:
+    program = tmp_path / "train.py"
+    lines = [
+        "import time",
+        "",
+        "def nap():",
+        "    time.sleep(",
+        "        5)",
+        "",
+        "def main():",
+        "    while True:",
+        "        nap()",
+    ]
+    program.write_text("\n".join(lines))
+    found = loaded("frames").calls_of(text.replace("/job", str(tmp_path)), os.getpid())
+    assert [(call["name"], call.get("code")) for call in found["calls"]] == [("nap", "time.sleep( 5)"), ("main", "nap()")]
+    assert found["calls"][0]["polls"] is False
+    assert [[call["name"] for call in thread] for thread in found["beside"]] == [["_answer"]]
+
+
+@pytest.mark.parametrize(
+    ("loop", "polls"),
+    [
+        ("while not path.exists():\n    time.sleep(1)", True),
+        ("while True:\n    time.sleep(1)\n    if done:\n        break", True),
+        ("for attempt in range(9):\n    time.sleep(1)\n    if done: break", True),
+        ("while True:\n    time.sleep(1)", False),
+        ("for batch in batches:\n    time.sleep(1)\n    total += batch", False),
+        ("while step < last:\n    time.sleep(1)\n    loss.backward()", False),
+        ("if late:\n    time.sleep(1)", False),
+        ("while not\n    time.sleep(1)", False),  # not a program
+    ],
+)
+def test_a_loop_polls_if_it_is_short_and_ends_by_itself(loop: str, polls: bool) -> None:
+    assert loaded("frames").polls(loop.splitlines(), 2) is polls
+
+
+def test_progress_is_the_step_that_a_log_names_and_not_its_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / "rank-0.out"
+    order = {"examines": True, "progress": ["rank-0.out"], "steps": [r"step (?P<step>[\d,]+) ", "(?P<step>unbalanced"]}
+    judge = stall.Stall()
+    told: list[Any] = []
+    with log.open("a") as file:
+        for second in range(60):
+            if second < 40:
+                file.write("".join(f"step {1000 + 10 * second + at:,} loss 1\n" for at in range(10)))
+            file.write("retrying the connection\n" * 50)
+            file.flush()
+            told.append(judge.look(order, [], {"rank-0.out": log.stat().st_size}, float(second)))
+    (at,) = [second for second, event in enumerate(told) if event]
+    event, fields = told[at]
+    assert event == "stalled" and 42 <= at <= 45 and fields["usual_s"] == pytest.approx(0.1)
+
+
+def test_a_launch_script_that_goes_on_after_its_ranks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = [{"rank": 0, "ended_mono_s": 100.0}]
+    judge = stall.Stall()
+    assert judge.look({"examines": True}, ended, {}, 101.0) is None
+    event, fields = judge.look({"examines": True}, ended, {}, 104.0)
+    assert (event, fields["silent_s"], fields["ranks"]) == ("stalled", 4.0, [])
+
+
+def test_the_program_of_a_rank_is_the_child_that_its_launcher_waits_for() -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(60)'])"
+    shell = subprocess.Popen(["bash", "-c", f"{sys.executable} -c {shlex.quote(code)}; true"], stdout=subprocess.PIPE)
+    try:
+        assert shell.stdout and shell.stdout.readline() == b"1\n"
+        program = examine.program_of(shell.pid)
+        assert (
+            b"time.sleep" in Path(f"/proc/{program}/cmdline").read_bytes()
+            and b"run(" not in Path(f"/proc/{program}/cmdline").read_bytes()
+        )
+        assert examine.program_of(program) == program
+    finally:
+        subprocess.run(["pkill", "-P", str(examine.tree_of(shell.pid, examine.processes())[1])], check=False)
+        shell.kill()
+        shell.communicate()
+
+
+def test_a_rank_that_fails_leaves_its_collectives(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    code = f"import sys; sys.path.insert(0, {str(REMOTE)!r})\nimport rank_progress\n"
+    code += 'rank_progress.collectives = lambda: b\'{"entries": [{"collective_seq_id": 7, "profiling_name": "gloo:x"}]}\'\n'
+    code += "raise ValueError('a size differs')"
+    environment = {**os.environ, "ORCH_PROGRESS": str(tmp_path / "ranks" / "0.progress")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "a size differs" in done.stderr
+    calls = loaded("stacks").ask_collectives(str(tmp_path), [0, 1])
+    assert [entry["number"] for entry in calls[0]["collectives"]] == [7] and 1 not in calls
