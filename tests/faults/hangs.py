@@ -35,6 +35,7 @@ from typing import Any
 
 from orchestrator.controller.events import Stalled
 from orchestrator.controller.hang import HangWatch
+from orchestrator.record.node_record import ExitRecord
 from tests.support.machine import Line, Machine
 
 REPOSITORY = Path(__file__).parents[2]
@@ -99,7 +100,9 @@ class Result:
 class World:
     """The nodes of one run, with a rank each, and what a controller does with their events."""
 
-    def __init__(self, scratch: Path, nodes: int, given: str, backend: str = "") -> None:
+    def __init__(
+        self, scratch: Path, nodes: int, given: str, backend: str = "", script: str = SCRIPT, steps: Sequence[str] = ()
+    ) -> None:
         self.machines = [
             Machine(scratch / f"node{rank + 1}", name=f"node{rank + 1}", mark=f"{scratch}/{rank}") for rank in range(nodes)
         ]
@@ -117,6 +120,7 @@ class World:
         self.hang = HangWatch(SimpleNamespace(run_id=self.run_id, nodes=slots), stage)  # type: ignore[arg-type]
         self.nodes, self.given, self.trainer = nodes, f"{given} {GIVEN[backend]}", TRAINERS[backend]
         self.gpus = gpus() if backend == "nccl" else 1
+        self.script, self.steps = script, list(steps)
         self.peers: dict[str, Any] = {}
         self.beat_due = 0.0
 
@@ -135,13 +139,17 @@ class World:
                 "trainer": self.trainer,
             }
             words |= {"python": sys.executable, "wrapper": machine.root / "payload/x/rank_wrapper.py"}
-            script = SCRIPT.format(**words, remote=REPOSITORY / "remote")
+            script = self.script.format(**words, remote=REPOSITORY / "remote")
             files = machine.stage(self.run_id, script)
             line = machine.supervisor(self.run_id)
             self.lines.append(line)
             limits = {"limit_s": 36000.0, "first_line_s": 600.0, "stall_s": 600.0, "lease_s": 120.0, "node_rank": rank}
-            logs = {"progress": ["rank-0.out"] if rank == 0 else [], "rank_logs": ["rank-*.out"], "examines": True}
-            machine.arm(line, self.run_id, files, **limits, **logs)
+            logs = {
+                "progress": ["rank-0.out"] if rank == 0 else [],
+                "rank_logs": ["rank-*.out"],
+                "steps": self.steps,
+            }
+            machine.arm(line, self.run_id, files, examines=True, **limits, **logs)
             line.wait_for("armed")
         for line in self.lines:
             line.order("go", at=None)
@@ -179,14 +187,23 @@ class World:
             self.failures.append((time.monotonic(), event))
         elif event["event"] == "ended":
             self.ended.add(rank)
-            self.peers[self.machines[rank].name].over = True
+            peer = self.peers[self.machines[rank].name]
+            peer.over, peer.record = True, ExitRecord.of(event["record"])
 
     def step(self) -> int:
         """Return the last step in the log of rank 0."""
         with suppress(OSError, IndexError, ValueError):
             text = (self.folder(0) / "logs" / "rank-0.out").read_text()
-            return int(text.rpartition("orch step=")[2].split()[0])
+            return int(re.findall(r"^(?:orch step=|step )(\d+) ", text, re.M)[-1])
         return 0
+
+    def judge(self, reason: str) -> tuple[tuple[int, ...], str]:
+        """Return who is named for the end of the run, and the sentence: the verdict, or the first failure by the clock of the
+        ranks, as the controller takes it, and not the first that was heard."""
+        if reason and (ended_by := self.hang.ended_by):
+            return ended_by.ranks, ended_by.sentence
+        record = min((event for _, event in self.failures), key=lambda event: event["ended_mono_s"])
+        return (record["rank"],), f"rank {record['rank']} ended with {record['signal'] or record['code']}"
 
     def folder(self, rank: int) -> Path:
         """Return the run's folder on the node of a rank."""
@@ -273,15 +290,10 @@ def _watch(world: World, result: Result) -> None:
     world.said.clear()
     while time.monotonic() - begun < LIMIT_S:
         reason = world.turn()
-        if world.failures and time.monotonic() - world.failures[0][0] > ORDER_S:
-            # The first by the clock of the ranks, as the controller takes it, and not the first that was heard.
-            at, record = min(world.failures, key=lambda failure: failure[1]["ended_mono_s"])
-            result.named, result.seconds = (record["rank"],), at - begun
-            result.sentence = f"rank {record['rank']} ended with {record['signal'] or record['code']}"
-            break
-        if reason and (ended_by := world.hang.ended_by):
-            result.named = ended_by.ranks or None
-            result.seconds, result.sentence = time.monotonic() - begun, ended_by.sentence
+        failed = world.failures and time.monotonic() - world.failures[0][0] > ORDER_S
+        if (reason and world.hang.ended_by) or failed:
+            named, result.sentence = world.judge(reason)
+            result.named, result.seconds = named or None, time.monotonic() - begun
             break
     else:
         stacks = world.folder(result.rank) / "ranks" / f"{result.rank}.stacks"
