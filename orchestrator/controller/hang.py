@@ -29,6 +29,7 @@ __all__ = ["HangWatch", "patience_s"]
 
 _LOOK_S = 8.0
 _BETWEEN_S = 1.0
+_LEFT_S = 5.0
 _LONGEST_BETWEEN_S = 15.0
 _PAUSES = ("alone", "asleep", "computes", "input", "pipe", "reads", "storage")
 """Kinds that a checkpoint, an evaluation or an upload looks like."""
@@ -55,6 +56,8 @@ def patience_s(kind: str, usual_s: float, pause_s: float, *, declares: bool = Tr
     may_pause = not declares and kind in _PAUSES
     if kind in NOW:
         return 0.0
+    if kind == "alone" and may_pause:  # one rank often writes or evaluates what all have trained
+        return float("inf")
     if kind in SOON:
         return max(60.0 if may_pause else 10.0, 20 * usual_s, 3 * pause_s)
     return max(180.0 if may_pause else 30.0, 50 * usual_s, 5 * pause_s) if kind in LATE else float("inf")
@@ -80,6 +83,7 @@ class HangWatch:
         self._said: Verdict | None = None
         self._reason = ""
         self._last_calls: dict[int, RankSeen] = {}
+        self._others_ended = 0.0
 
     def take(self, name: str, event: Mapping[str, Any]) -> None:
         """Take an event of a node. Raises KeyError, TypeError or ValueError if it is malformed."""
@@ -99,6 +103,7 @@ class HangWatch:
 
     def turn(self, now: float, peers: Mapping[str, Peer]) -> str:
         """Let all nodes look if that is due, and judge what they saw; return the reason to stop the run, empty without one."""
+        self._see_who_is_left(now, peers)
         if not self.overdue and not self._silences:
             return ""
         if self._asked_at is None:
@@ -118,6 +123,16 @@ class HangWatch:
         if self.overdue:
             return self._judge_overdue(now, judged, before, moving)
         return self._judge_silence(now, judged, agrees=before is not None and before.key == judged.key and moving is None)
+
+    def _see_who_is_left(self, now: float, peers: Mapping[str, Peer]) -> None:
+        """Take nodes that run on for a while after others have ended for silent: the others' logs may have had the steps."""
+        left = [name for name, peer in peers.items() if not peer.over]
+        if not left or len(left) == len(peers):
+            return
+        self._others_ended = self._others_ended or now
+        if now - self._others_ended > _LEFT_S:
+            for name in left:
+                self._silences.setdefault(name, _Silence(self._others_ended, 0.0, 0.0))
 
     def outcome(self, state: str, error: OrchError | None) -> tuple[str, OrchError | None]:
         """Return the state and the cause of a run: the verdict if the run was ended for it, and nothing failed before."""

@@ -99,7 +99,9 @@ class Examination:
     def last_collectives(self, records):
         """Return a report of the last collectives of all ranks, before a stop ends them: the rank that failed first may not be
         the one that called another collective than the others."""
-        calls = ask_collectives(self.directory, [record["rank"] for record in records])
+        living = [record["rank"] for record in records if "ended_mono_s" not in record]
+        ended = [record["rank"] for record in records if "ended_mono_s" in record]
+        calls = ask_collectives(self.directory, living, ended)
         return {"ranks": [dict(words, rank=rank) for rank, words in sorted(calls.items())]}
 
     # -- the end of a run that is overdue

@@ -40,18 +40,24 @@ class Ask:
     """A question at the pipe of a rank for its collectives. ``is_asked``: somebody reads at the other end."""
 
     def __init__(self, base):
-        self.path = base + ".collectives"
+        self.pipe, self.path = base + ".ask", base + ".collectives"
         self.was = modified(self.path)
         self.is_asked = False
+        self.try_to_ask()
+
+    def try_to_ask(self):
+        """Ask, if somebody reads at the other end: only then the pipe opens."""
         with contextlib.suppress(OSError):
-            # Opens only if somebody reads at the other end.
-            handle = os.open(base + ".ask", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            handle = os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             os.write(handle, b"?")
             os.close(handle)
             self.is_asked = True
 
     def is_over(self):
-        """Return True if the answer is there, or nobody is going to give one."""
+        """Return True if the answer is there, or nobody is going to give one. Whoever answers may be about to read again."""
+        if not self.is_asked and os.path.exists(self.pipe):
+            self.try_to_ask()
+            return False
         return not self.is_asked or modified(self.path) != self.was
 
 
@@ -95,7 +101,7 @@ class Question:
             entry.update(calls_of(text, self.pid))
         if self.ask.is_asked and self.ask.is_over():
             entry.update(recorded(self.ask.path))
-        if not self.ask.is_over():
+        if self.ask.is_asked and not self.ask.is_over():
             entry["unanswered"] = True
         return entry
 
@@ -113,14 +119,15 @@ def recorded(path):
     return {}
 
 
-def ask_collectives(directory, ranks):
+def ask_collectives(directory, living, ended):
     """Ask ranks that may be about to end for their collectives; return {rank: what `recorded` returns of each}, also of those
-    that left them when they failed. Waits for a moment."""
-    questions = [Ask(os.path.join(directory, "ranks", str(rank))) for rank in ranks]
+    that have left them when they failed. Waits for a moment."""
+    bases = {rank: os.path.join(directory, "ranks", str(rank)) for rank in living + ended}
+    questions = [Ask(bases[rank]) for rank in living]
     deadline = time.monotonic() + LAST_ANSWER_S
     while time.monotonic() < deadline and not all(question.is_over() for question in questions):
         time.sleep(0.01)
-    return {rank: words for rank, question in zip(ranks, questions) for words in [recorded(question.path)] if words}
+    return {rank: words for rank, base in bases.items() for words in [recorded(base + ".collectives")] if words}
 
 
 def own_words(questions):

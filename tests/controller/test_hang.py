@@ -239,6 +239,15 @@ def test_a_rank_that_called_another_collective_is_the_cause_of_the_failure_of_ot
     assert run.watch.outcome("lost", killed) == ("lost", killed)
 
 
+def test_the_last_node_is_looked_at_although_its_logs_name_no_step() -> None:
+    run = Run([WAITS, {"state": "S", "was": "S", "call": "futex", "window_s": 0.5}])
+    ended = SimpleNamespace(ranks=(SimpleNamespace(rank=0, code=0),))
+    run.peers["node1"] = SimpleNamespace(over=True, attaching=False, record=ended, send=None)
+    assert run.stops(600) == ""  # it may write what all have trained
+    (suspicion,) = run.said
+    assert isinstance(suspicion, Stalled) and "rank 1 on node2 runs on alone, and sleeps in futex" in suspicion.words
+
+
 def test_a_rank_that_declares_no_pauses_may_be_in_one_for_longer() -> None:
     recorded = {"collectives": [{"group": "0", "number": 7, "name": "gloo:all_reduce", "over": False, "sizes": ""}]}
     idle = {"collectives": [{"group": "0", "number": 6, "name": "gloo:all_reduce", "over": True, "sizes": ""}]}

@@ -186,6 +186,19 @@ def test_a_node_that_still_hashes_its_logs_after_a_stop_is_waited_for(rig: FakeB
     assert watch.peers["a"].error and not watch.peers["b"].error
 
 
+def test_what_is_being_stopped_neither_hangs_nor_goes_on(rig: FakeBench) -> None:
+    watch = rig.launch().watch
+    peer = watch.peers["a"] = Peer("a", None)
+    taken: list[str] = []
+    watch.hang.take = lambda _, event: taken.append(event["event"])  # type: ignore[method-assign]
+    for what in ("stalled", "resumed"):
+        watch._take("a", peer, {"event": what, "at": 1.0})
+    watch._stopping_since = 2.0
+    for what in ("resumed", "examined", "collectives"):
+        watch._take("a", peer, {"event": what, "at": 3.0})
+    assert taken == ["stalled", "resumed", "collectives"]
+
+
 def test_a_lost_node_was_alive_when_it_wrote_its_last_answer_and_not_when_that_was_read(rig: FakeBench) -> None:
     watch = rig.launch().watch
     peer = watch.peers["a"] = Peer("a", None, offset_s=1000.0)

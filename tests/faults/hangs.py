@@ -35,6 +35,8 @@ from typing import Any
 
 from orchestrator.controller.events import Stalled
 from orchestrator.controller.hang import HangWatch
+from orchestrator.controller.peer import A_NODE_FAILED
+from orchestrator.errors import RunError
 from orchestrator.record.node_record import ExitRecord
 from tests.support.machine import Line, Machine
 
@@ -181,7 +183,7 @@ class World:
         return self.hang.turn(time.monotonic(), self.peers)  # type: ignore[arg-type]
 
     def _take(self, rank: int, event: dict[str, Any]) -> None:
-        if event["event"] in ("stalled", "resumed", "overdue", "examined"):
+        if event["event"] in ("stalled", "resumed", "overdue", "examined", "collectives"):
             self.hang.take(self.machines[rank].name, {**event, "at": time.monotonic()})
         elif event["event"] == "rank" and event["code"] != 0:
             self.failures.append((time.monotonic(), event))
@@ -202,8 +204,15 @@ class World:
         ranks, as the controller takes it, and not the first that was heard."""
         if reason and (ended_by := self.hang.ended_by):
             return ended_by.ranks, ended_by.sentence
+        self.stop(A_NODE_FAILED)
         record = min((event for _, event in self.failures), key=lambda event: event["ended_mono_s"])
-        return (record["rank"],), f"rank {record['rank']} ended with {record['signal'] or record['code']}"
+        how = record["signal"] or f"exit code {record['code']}"
+        first = RunError(f"rank {record['rank']} ended with {how}", kind="rank_failed", host=self.hang.placed[record["rank"]])
+        _, told = self.hang.outcome("failed", first)
+        assert told
+        named = re.match(r"ranks? ((?:\d+(?:, )?)+)", told.message)
+        assert named
+        return tuple(map(int, named[1].rstrip(", ").split(", "))), told.message
 
     def folder(self, rank: int) -> Path:
         """Return the run's folder on the node of a rank."""
@@ -213,12 +222,12 @@ class World:
         """Return the process of a rank, not its wrapper."""
         return int(json.loads((self.folder(rank) / "ranks" / f"{rank}.json").read_text())["pid"])
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "over") -> None:
         """Stop the run on every node and wait for its end."""
         deadline = time.monotonic() + 60
         for rank, line in enumerate(self.lines):
             if rank not in self.ended:
-                line.order("stop", reason="over")
+                line.order("stop", reason=reason)
         while len(self.ended) < len(self.lines) and time.monotonic() < deadline:
             self.turn()
 

@@ -77,6 +77,7 @@ KINDS |= {
     "skip_reduction": Kind(),
     "skip_gradients": Kind(),
     "other_size": Kind(),
+    "other_large_size": Kind(),
     "other_order": Kind(),
     "stop_worker": Kind("--workers 1"),
     "sleeping_worker": Kind("--workers 1"),

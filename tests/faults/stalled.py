@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 _INIT = 26
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_DETACH = 2
+_FORCE, _DETACH = 1, 2
 
 
 @contextmanager
@@ -33,8 +33,9 @@ def stalled_files(kind: str = "stalled_file") -> Iterator[str]:
         try:
             yield folder
         finally:
+            _LIBC.umount2(folder.encode(), _FORCE)  # whoever waits there gets an error
             _LIBC.umount2(folder.encode(), _DETACH)
-            os.close(device)  # whoever waits there gets an error
+            os.close(device)
 
 
 def _take(device: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.hang.activity import Activity, activity, listed, phases_that_tell
 from orchestrator.analysis.hang.collectives import differing
-from orchestrator.analysis.hang.waits import is_apart, is_between_two
+from orchestrator.analysis.hang.waits import is_apart, is_of_some
 from orchestrator.record.hang_report import HangReport, RankSeen
 from orchestrator.record.hang_verdict import MOST_NAMED, Verdict, subject
 
@@ -189,21 +189,17 @@ def _places(ranks: Mapping[int, _Rank]) -> Verdict | None:
     if len(recorded) == len(ranks):
         calls = {(entry.group, entry.name, entry.number) for entry in recorded.values()}
         return _untold(ranks, "their collectives differ") if len(calls) > 1 else None
-    on_devices = any(rank.seen.uses_device for rank in ranks.values())
+    # Where a GPU works on collectives, or the recorders of some ranks are not known, the name of a call proves nothing.
+    alike = bool(recorded) or any(rank.seen.uses_device for rank in ranks.values())
     places: dict[str, list[int]] = {}
     for number, rank in ranks.items():
-        places.setdefault(_place(rank, on_devices), []).append(number)
+        place = "" if alike and not is_apart(rank.does.place) else rank.does.place
+        places.setdefault(place, []).append(number)
     most = max(places.values(), key=len)
     odd = [number for number in ranks if number not in most]
-    if not odd or len(most) * 2 <= len(ranks) or any(place == "collective" or is_between_two(place) for place in places):
+    if not odd or len(most) * 2 <= len(ranks) or any(place == "collective" or is_of_some(place) for place in places):
         return None
     return _of(odd, ranks, "collectives")
-
-
-def _place(rank: _Rank, on_devices: bool) -> str:
-    """Return where a rank waits, empty for any collective: where the processor is proves nothing of one that a GPU works on."""
-    is_any = rank.does.collective is not None or (on_devices and not is_apart(rank.does.place))
-    return "" if is_any else rank.does.place
 
 
 def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Verdict | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from orchestrator.record.hang_report import Call, RankSeen
 
-__all__ = ["BACKWARD", "calls_of", "is_apart", "is_between_two", "is_for_itself", "main_stack", "waits_for_others"]
+__all__ = ["BACKWARD", "calls_of", "is_apart", "is_for_itself", "is_of_some", "main_stack", "waits_for_others"]
 
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line \d+ in (?P<faulthandler>\S+)|^\s+(?P<spy>\S+) \([^)]*:\d+\)$')
 BACKWARD = "the backward pass"
@@ -35,11 +35,15 @@ _ENGINE = ("_engine_run_backward", "run_backward", "backward", "grad")
 """Gradients are averaged in the backward pass, which C++ waits for in these functions."""
 _WAITING_CODE = re.compile(
     r"[\w.\[\]]*store\w*\.(wait|get)\(|[\w.\[\]]*\.(wait|wait_all|Wait|Waitall)\("
-    r"|\b(all_reduce|all_gather\w*|reduce_scatter\w*|barrier|broadcast\w*|all_to_all\w*|allreduce|block_until_ready)\("
+    r"|\b([aA]ll_?reduce|[aA]ll_?gather\w*|[rR]educe_scatter\w*|[bB]arrier|[bB]roadcast\w*|Bcast|[aA]ll_?to_?all\w*)\("
+    r"|\bblock_until_ready\("
 )
 """Of programs alone: a `wait` of Python's own library has a frame there."""
 _AT_A_STORE = re.compile(r"store\w*\.|monitored_barrier|a loop")
-_BETWEEN_TWO = re.compile(r"\b(i?send\w*|i?recv\w*|batch_isend_irecv)$|\.(wait|wait_all|Wait|Waitall)$")
+_OF_SOME = re.compile(
+    r"broadcast|Bcast|(^|\.)(gather|scatter|reduce|Gatherv?|Scatterv?|Reduce)(_object\w*)?$"
+    r"|\b(i?send\w*|i?recv\w*|batch_isend_irecv)$|\.(wait|wait_all|Wait|Waitall)$"
+)
 _DEVICE_CODE = re.compile(r"synchronize\(|\.(item|cpu|tolist|numpy|nonzero)\(|\b(float|int|bool|print)\(")
 """Calls that wait for a GPU, and so for the collectives that are queued there."""
 _DEVICE_FILES = re.compile(r"torch/(cuda|xpu|accelerator)/\w+\.py$|torch/_tensor\w*\.py$")
@@ -99,9 +103,10 @@ def is_apart(place: str) -> bool:
     return bool(_AT_A_STORE.search(place))
 
 
-def is_between_two(place: str) -> bool:
-    """Return True if a wait in this place may be for one other rank, of which others know nothing."""
-    return bool(_BETWEEN_TWO.search(place)) and not is_apart(place)
+def is_of_some(place: str) -> bool:
+    """Return True if a wait in this place may be over for some ranks, as for the root of a broadcast, or is for one other rank
+    alone: it does not tell who is behind."""
+    return bool(_OF_SOME.search(place)) and not is_apart(place)
 
 
 def is_for_itself(seen: RankSeen, *, computes: bool) -> bool:

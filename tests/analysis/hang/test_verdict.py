@@ -401,12 +401,56 @@ def test_a_call_of_c_is_known_by_the_line_of_its_caller(code: str, words: str) -
     assert told.sentence.endswith("; rank 1 " + words), told.sentence
 
 
+SITE = "/venv/lib/python3.11/site-packages/"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("all_reduce", SITE + "deepspeed/comm/torch.py"),
+        Call("synchronize", SITE + "horovod/torch/mpi_ops.py"),
+        Call("wait_for_everyone", SITE + "accelerate/accelerator.py"),
+        Call("sync_global_devices", SITE + "jax/experimental/multihost_utils.py"),
+        Call("block_until_ready", SITE + "jax/_src/array.py"),
+        Call("all_gather", SITE + "paddle/distributed/communication/all_gather.py"),
+        Call("backward", SITE + "torch/autograd/__init__.py"),  # of PyTorch before 2.3
+        Call("_verify_param_shape_across_processes", SITE + "torch/distributed/utils.py"),
+        Call("train", "/home/me/train.py", "comm.Allreduce(MPI.IN_PLACE, total)"),
+    ],
+    ids=lambda call: call.name,
+)
+def test_waits_of_other_libraries_are_known(call: Call) -> None:
+    culprit = calling(Call("load", "/home/me/train.py", "time.sleep(1000)"), call="clock_nanosleep")
+    told = judged(calling(call), calling(call), culprit)
+    assert told.ranks == (2,) and "; ranks 0, 1 wait in" in told.sentence, told.sentence
+
+
+@pytest.mark.parametrize("call", [Call("synchronize", SITE + "torch/cuda/__init__.py"), Call("f", "/t.py", "x = loss.item()")])
+def test_a_call_that_waits_for_a_gpu_is_a_wait_for_others(call: Call) -> None:
+    culprit = calling(Call("load", "/home/me/train.py", "time.sleep(1000)"), call="clock_nanosleep", uses_device=True)
+    waits = calling(call, uses_device=True, cpu_s=0.5)
+    assert judged(waits, waits, culprit).ranks == (2,)
+    assert judged(waits, replace(BACKWARD, uses_device=True), waits).ranks == ()
+
+
 def test_ranks_that_wait_for_one_other_each_accuse_nobody() -> None:
     """A stage of a pipeline may be done with its part before others are."""
     receives = calling(Call("recv", TORCH + "distributed/distributed_c10d.py", "work.wait()"))
     sends = calling(Call("forward", "/home/me/train.py", "sent.wait()"))
     assert judged(receives, in_call(119), receives).ranks == judged(sends, receives, in_call(119)).ranks == ()
     assert judged(receives, in_call(119), in_call(119)).ranks == ()
+
+
+def test_without_recorders_a_broadcast_names_nobody() -> None:
+    """Its root may be done with it, and the one that left it out does the same as the root."""
+    receives = calling(Call("broadcast", SITE + "torch/distributed/distributed_c10d.py"))
+    assert judged(receives, BACKWARD, BACKWARD).ranks == judged(receives, BACKWARD, receives).ranks == ()
+
+
+def test_one_rank_without_an_answer_is_not_elsewhere_for_that() -> None:
+    """A busy node may answer late: the stack then names what the recorders of others name by number."""
+    reduces = calling(Call("all_reduce", SITE + "torch/distributed/distributed_c10d.py"))
+    assert judged(in_call(119), reduces, in_call(119)).ranks == judged(in_call(119), in_call(119), BACKWARD).ranks == ()
 
 
 def test_a_loop_that_waits_for_a_condition_is_a_wait_for_others() -> None:

@@ -360,6 +360,12 @@ def other_size(of: Training) -> None:
 
 
 @fault
+def other_large_size(of: Training) -> None:
+    """Give so much more that gloo ends a rank that receives it."""
+    of.elements = 1 << 18
+
+
+@fault
 def other_order(of: Training) -> None:
     """Gather before it reduces, where the others reduce first."""
     gathering(of)

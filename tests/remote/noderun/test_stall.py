@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from orchestrator.record.hang_report import HangReport
-from tests.support.machine import Line, Machine
+from tests.faults.stalled import stalled_files
+from tests.support.machine import NEEDS_ROOT, Line, Machine
 
 REMOTE = Path(__file__).parents[3] / "remote"
 RUN = "r-001"
@@ -184,6 +185,22 @@ def test_a_file_that_is_no_progress_is_none(tmp_path: Path, broken: bytes) -> No
     assert stall.read_progress(str(tmp_path / "1.progress")) is None
     os.mkfifo(tmp_path / "2.progress")
     assert stall.read_progress(str(tmp_path / "2.progress")) is None
+
+
+@NEEDS_ROOT
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="no file system without an answer can be made")
+def test_a_rank_that_no_signal_ends_leaves_the_reason_as_it_was(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stalled_files() as folder:
+        line = machine.start(RUN, rank(f"open({folder + '/samples'!r})"), **LIMITS)
+        wait_for(line, "stalled")
+        line.order("stop", reason="run_timeout: rank 0 waits for its samples")
+        record = wait_for(line, "ended")["record"]
+        assert (record["state"], record["reason"]) == ("stopped", "run_timeout: rank 0 waits for its samples")
+        ((pid, name),) = record["stuck"]
+        assert Path(f"/proc/{pid}/comm").read_text() == name + "\n"
+        line.order("bye")
+        monkeypatch.setenv("ORCH_LAB_NODE", str(machine.root))
+        assert loaded("facts").left_of_runs() == [[pid, name, "D", RUN]]
 
 
 def test_a_limit_without_a_controller_ends_the_run_after_a_look(machine: Machine) -> None:
@@ -363,5 +380,5 @@ def test_a_rank_that_fails_leaves_its_collectives(tmp_path: Path) -> None:
     environment = {**os.environ, "ORCH_PROGRESS": str(tmp_path / "ranks" / "0.progress")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "a size differs" in done.stderr
-    calls = loaded("stacks").ask_collectives(str(tmp_path), [0, 1])
+    calls = loaded("stacks").ask_collectives(str(tmp_path), [], [0, 1])
     assert [entry["number"] for entry in calls[0]["collectives"]] == [7] and 1 not in calls
