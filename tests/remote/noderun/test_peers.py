@@ -131,7 +131,7 @@ def test_who_holds_the_name_of_a_node_is_named_by_the_kernel(machine: Machine, s
     with taken(name, STREAM, said=said) as pid:
         who = f"process {pid} of user {pwd.getpwuid(STRANGER).pw_name}"
         machine.arm(line, RUN, files)
-        error = line.wait_for("error", 30)
+        error = line.wait_for("error")
         assert error["kind"] == "node_busy" and who in error["owner"], error
         owner = machine.ask("status")["owner"]
     assert owner == error["owner"]
@@ -150,7 +150,7 @@ def test_a_stranger_at_the_address_of_a_spawner_is_named(machine: Machine) -> No
         line = machine.call("line", run=RUN, start=True, job="7", wait_s=1)
         assert f"{who} holds its address" in line.read_line()["error"]["message"]
         spawned = machine.call("spawn", job="7", lease_s=5.0)
-        assert f"{who} holds its address" in spawned.read_line(60)["error"]["message"]
+        assert f"{who} holds its address" in spawned.read_line()["error"]["message"]
 
 
 def test_a_number_that_another_process_has_by_now_is_not_named(machine: Machine) -> None:
