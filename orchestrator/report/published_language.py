@@ -21,6 +21,7 @@ _TITLES = {
     "parameters": "N",
     "global_batch": "batch",
     "global_batch_tokens": "tokens/step",
+    "step_time_s": "s/step",
     "samples_per_s": "samples/s",
     "tokens_per_s": "tokens/s",
     "tokens_per_s_per_device": "per GPU",
@@ -29,7 +30,7 @@ _TITLES = {
     "hfu": "HFU %",
 }
 """Columns by figure; TFLOP/s are per GPU too."""
-_DROPPED = (("N",), ("samples/s",), ("tokens/step",), ("tokens/s",), ("batch",))
+_DROPPED = (("N",), ("samples/s",), ("s/step",), ("tokens/step",), ("tokens/s",), ("batch",))
 """Columns that a narrow table drops, in this order."""
 
 _NEAREST = ("case", "ours", "published", "MFU %", "published MFU %", "ours/published")
@@ -78,7 +79,7 @@ def language_document(checks: Sequence[LanguageCheck], doubts: Mapping[str, Doub
     return [
         asdict(check.table)
         | {
-            "records": [asdict(record) | {"name": record.name} for record in check.table.records],
+            "records": [asdict(record) for record in check.table.records],
             "checks": [asdict(number) for number in check.checks],
             "known_seen": list(check.odd),
             "undeclared": list(check.undeclared),

@@ -25,6 +25,7 @@ __all__ = [
     "Operations",
     "Sizes",
     "recompute_language",
+    "speed_per_device",
 ]
 
 
@@ -38,29 +39,51 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A model. Besides the weights of its matrix products it has vectors of the width, such as norms and biases: so many
-    ``vectors_per_layer``, ``vectors_per_model``, and ``vectors_per_position`` of a sequence; None if that is not stated."""
+    """A model, as much of it as operations are counted from.
 
-    transformer: Transformer
+    ``weights``: those of the matrix products that a token passes. ``attention_width``: L·d, summed over the layers with
+    attention, where d is heads times the mean width of a head's keys and values: they differ in multi-head latent attention
+    (DeepSeek-V2, 2024), and hybrid models have layers without attention. ``transformer``: the sizes, None of a model that
+    these two numbers describe. Besides the weights it has vectors of the width, such as norms and biases: so many
+    ``vectors_per_layer``, ``vectors_per_model``, and ``vectors_per_position`` of a sequence; None if that is not stated.
+    """
+
+    weights: int
+    attention_width: int
+    transformer: Transformer | None = None
     vectors_per_layer: int | None = None
     vectors_per_model: int = 0
     vectors_per_position: int = 0
 
+    @classmethod
+    def of(cls, transformer: Transformer, **vectors: int | None) -> Sizes:
+        """Return the sizes of a transformer; ``vectors`` as the attributes of these names."""
+        attention_width = transformer.layers * transformer.heads * transformer.head_width
+        return cls(transformer.matmul_parameters, attention_width, transformer, **vectors)  # type: ignore[arg-type]
+
     def parameters(self, seq_len: int) -> int | None:
-        """Return the number of all parameters for sequences of ``seq_len`` tokens, None if the vectors are not stated."""
-        if self.vectors_per_layer is None:
+        """Return the number of all parameters for sequences of ``seq_len`` tokens, None if that is not stated."""
+        if self.transformer is None or self.vectors_per_layer is None:
             return None
-        vectors = (
-            self.vectors_per_layer * self.transformer.layers + self.vectors_per_model + self.vectors_per_position * seq_len
-        )
-        return self.transformer.parameters + vectors * self.transformer.width
+        layers, width = self.transformer.layers, self.transformer.width
+        vectors = self.vectors_per_layer * layers + self.vectors_per_model + self.vectors_per_position * seq_len
+        return self.transformer.parameters + vectors * width
+
+    def flops_per_token(self, seq_len: int, *, causal: bool = False) -> int:
+        """Return the operations of training on one token as orch counts them, see `orchestrator.plan.transformer`."""
+        return 6 * self.weights + (6 if causal else 12) * self.attention_width * seq_len
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageRecord:
-    """One row. ``gpus`` is the number of all devices, ``batch_size`` the sequences of a forward pass on one of them,
-    ``micro_batches`` the forward passes of a step; None if it is not printed. ``figures`` are the printed numbers by name."""
+    """One row, ``name`` tells it from the others of its table.
 
+    ``gpus`` is the number of all devices, ``batch_size`` the sequences of a forward pass of one copy of the model,
+    ``micro_batches`` the forward passes of a step; None if it is not printed. ``model_ranks`` are the devices that compute
+    one copy, by tensor, pipeline and context parallelism. ``figures`` are the printed numbers by name.
+    """
+
+    name: str
     model: str
     seq_len: int
     gpus: int | None
@@ -69,13 +92,14 @@ class LanguageRecord:
     recomputation: str
     settings: Mapping[str, Any]
     figures: Mapping[str, float]
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    context_parallel: int = 1
 
     @property
-    def name(self) -> str:
-        """What tells the row from the others of its table."""
-        size = f", {self.gpus} GPUs" if self.gpus else ""
-        batch = f", b{self.batch_size}" + (f"x{self.micro_batches}" if self.micro_batches else "") if self.batch_size else ""
-        return f"{self.model}, {self.seq_len} tokens{size}{batch}"
+    def model_ranks(self) -> int:
+        """Devices that compute one copy of the model."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +139,10 @@ class LanguageTable:
         return self.flops_per_token(record) + self._counted(record, self.recomputed.get(record.recomputation, Operations()))
 
     def _counted(self, record: LanguageRecord, operations: Operations) -> int:
-        sizes = self.sizes[record.model]
-        transformer, printed = sizes.transformer, record.figures.get("parameters")
+        sizes, printed = self.sizes[record.model], record.figures.get("parameters")
         everything = int(printed) if printed is not None else sizes.parameters(record.seq_len) or 0
-        parameters = everything if self.counts_all else transformer.matmul_parameters
-        attention = transformer.layers * transformer.heads * transformer.head_width * record.seq_len
-        return operations.parameters * parameters + operations.attention * attention
+        parameters = everything if self.counts_all else sizes.weights
+        return operations.parameters * parameters + operations.attention * sizes.attention_width * record.seq_len
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +215,7 @@ def _parameters(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
 def _global_batch(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
     if record.gpus is None or record.batch_size is None or record.micro_batches is None:
         return None
-    return _whole(record.batch_size * record.micro_batches * record.gpus)
+    return _whole(record.batch_size * record.micro_batches * record.gpus // record.model_ranks)
 
 
 def _global_batch_tokens(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
@@ -201,27 +223,49 @@ def _global_batch_tokens(table: LanguageTable, record: LanguageRecord) -> Bounds
     return None if printed is None else _whole(int(printed) * record.seq_len)
 
 
+def _samples_per_s(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
+    step = table.bounds(record, "step_time_s")
+    batch = record.figures.get("global_batch")
+    sequences = _global_batch(table, record) if batch is None else _whole(int(batch))
+    if sequences is None and (tokens := record.figures.get("global_batch_tokens")) is not None:
+        sequences = _product(_whole(int(tokens)), Fraction(1, record.seq_len))
+    if step is None or sequences is None or step.low <= 0:
+        return None
+    return Bounds(sequences.low / step.high, sequences.high / step.low)
+
+
 def _tokens_per_s(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
-    return _product(table.bounds(record, "samples_per_s"), Fraction(record.seq_len))
+    samples = table.bounds(record, "samples_per_s") or _samples_per_s(table, record)
+    return _product(samples, Fraction(record.seq_len))
 
 
 def _tokens_per_s_per_device(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
-    return _product(table.bounds(record, "tokens_per_s"), _over(1, record.gpus))
+    tokens = table.bounds(record, "tokens_per_s") or _tokens_per_s(table, record)
+    return _product(tokens, _over(1, record.gpus))
+
+
+def speed_per_device(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
+    """Return the tokens per second and device of a row, from whichever figure of speed it has; None if it has none.
+
+    That of all devices comes first: it has most digits.
+    """
+    printed = table.bounds(record, "tokens_per_s_per_device")
+    of_all = _tokens_per_s_per_device(table, record)
+    return of_all if "tokens_per_s" in record.figures and of_all else printed or of_all
 
 
 def _tflops_per_device(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
-    flops = Fraction(table.flops_per_token(record), 10**12)
-    return _product(table.bounds(record, "tokens_per_s"), _over(flops, record.gpus))
+    return _product(speed_per_device(table, record), Fraction(table.flops_per_token(record), 10**12))
 
 
 def _mfu(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
-    tflops = _tflops_per_device(table, record)
+    tflops = _tflops_per_device(table, record) or table.bounds(record, "tflops_per_device")
     return _product(tflops, _over(100, table.peak_tflops))
 
 
 def _hfu(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
     ratio = Fraction(table.hardware_flops_per_token(record), table.flops_per_token(record))
-    return _product(table.bounds(record, "mfu"), ratio)
+    return _product(table.bounds(record, "mfu") or _mfu(table, record), ratio)
 
 
 FIGURES: Mapping[str, Callable[[LanguageTable, LanguageRecord], Bounds | None] | None] = MappingProxyType(
@@ -229,7 +273,8 @@ FIGURES: Mapping[str, Callable[[LanguageTable, LanguageRecord], Bounds | None] |
         "parameters": _parameters,
         "global_batch": _global_batch,
         "global_batch_tokens": _global_batch_tokens,
-        "samples_per_s": None,
+        "step_time_s": None,
+        "samples_per_s": _samples_per_s,
         "tokens_per_s": _tokens_per_s,
         "tokens_per_s_per_device": _tokens_per_s_per_device,
         "tflops_per_device": _tflops_per_device,

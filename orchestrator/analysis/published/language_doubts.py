@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from orchestrator.analysis.published.language import LanguageRecord, LanguageTable, recompute_language
+from orchestrator.analysis.published.language import LanguageRecord, LanguageTable, recompute_language, speed_per_device
 from orchestrator.results.numbers.peaks import DIVISORS, Device, devices_in
 from orchestrator.results.numbers.physics import ROOM, Finding, Measured, findings
 
@@ -49,7 +49,8 @@ def _scaling(
 
 
 def _comparable(record: LanguageRecord, other: LanguageRecord) -> bool:
-    same = ("model", "seq_len", "recomputation", "settings")
+    parallel = ("tensor_parallel", "pipeline_parallel", "context_parallel")
+    same = ("model", "seq_len", "recomputation", "settings", *parallel)
     if other is record or any(getattr(record, name) != getattr(other, name) for name in same):
         return False
     ours, theirs = record.micro_batches or 1, other.micro_batches or 1
@@ -73,7 +74,7 @@ def _measured(table: LanguageTable, record: LanguageRecord) -> Measured | None:
         (float(tokens_per_s),),
         table.hardware,
         unit="tokens/s",
-        work_per_rank=batch_size * (record.micro_batches or 1) * record.seq_len,
+        work_per_rank=batch_size * (record.micro_batches or 1) * record.seq_len / record.model_ranks,
     )
 
 
@@ -91,14 +92,15 @@ def _of_row(table: LanguageTable, record: LanguageRecord) -> Iterator[Finding]:
         yield Finding("hfu", hfu / mfu, f"HFU {hfu:g} % is more than MFU {mfu:g} %, but nothing is recomputed")
     if executed := max(mfu or 0.0, hfu or 0.0) / 100:
         # Half of attention is masked, and some kernels leave it out: the least that computes the same.
-        transformer = table.sizes[record.model].transformer
-        least = transformer.flops_per_token(record.seq_len, causal=True) / table.flops_per_token(record)
+        sizes = table.sizes[record.model]
+        least = sizes.flops_per_token(record.seq_len, causal=True) / table.flops_per_token(record)
         if executed * min(1.0, least) > ROOM:
             name = "HFU" if hfu and hfu > (mfu or 0) else "MFU"
             yield Finding("arithmetic", executed, f"impossible: {name} {100 * executed:g} % is more than the device can do")
-    per_device = record.figures.get("tokens_per_s_per_device")
+    derived = speed_per_device(table, record)
+    per_device = max(record.figures.get("tokens_per_s_per_device") or 0.0, float(derived.low) if derived else 0.0)
     if device and peak and per_device:
-        least_flops = table.sizes[record.model].transformer.flops_per_token(record.seq_len, causal=True)
+        least_flops = table.sizes[record.model].flops_per_token(record.seq_len, causal=True)
         bound = peak * 1e12 * ROOM / least_flops
         if per_device > bound:
             text = f"impossible: the arithmetic of {device.name} allows at most {bound:.0f} tokens/s per device"
@@ -107,10 +109,10 @@ def _of_row(table: LanguageTable, record: LanguageRecord) -> Iterator[Finding]:
 
 def _implied_peak(table: LanguageTable, record: LanguageRecord) -> Iterator[Finding]:
     """Yield the peak of which the printed MFU is a share of the printed tokens/s, and whose it is."""
-    tokens_per_s, mfu = record.figures.get("tokens_per_s"), record.figures.get("mfu")
-    if not tokens_per_s or not mfu or not record.gpus or not table.peak_tflops:
+    speed, mfu = speed_per_device(table, record), record.figures.get("mfu")
+    if not speed or not mfu or not table.peak_tflops:
         return
-    implied = table.flops_per_token(record) * tokens_per_s / record.gpus / (mfu / 100) / 1e12
+    implied = table.flops_per_token(record) * float((speed.low + speed.high) / 2) / (mfu / 100) / 1e12
     named = [
         f"{device.name} for {dtype}"
         for device in DIVISORS

@@ -4,7 +4,7 @@ operation. Rows hold what was printed; `orchestrator.analysis.published.language
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,6 +25,7 @@ Figure = Literal[
     "parameters",
     "global_batch",
     "global_batch_tokens",
+    "step_time_s",
     "samples_per_s",
     "tokens_per_s",
     "tokens_per_s_per_device",
@@ -93,7 +94,14 @@ class PrintingEntry(_Strict):
 class SizesEntry(_Strict):
     """A model of the tables."""
 
-    transformer: TransformerEntry = Field(description="the sizes, as in framework.yaml")
+    transformer: TransformerEntry | None = Field(None, description="the sizes, as in framework.yaml")
+    weights: _Count | None = Field(
+        None, description="in place of transformer: the weights of the matrix products that a token passes"
+    )
+    attention_width: _Factor = Field(
+        0,
+        description="with weights: summed over layers with attention, heads × the mean width of a head's keys and values",
+    )
     vectors_per_layer: _Factor | None = Field(
         None, description="further parameters in vectors of the width, such as norms and biases; without it N is not recomputed"
     )
@@ -107,13 +115,17 @@ class RecordEntry(_Strict):
     model: _Word = Field(description="the model, one of sizes")
     seq_len: _Count = Field(description="tokens of a sequence")
     gpus: _Count | None = Field(None, description="number of all devices")
-    batch_size: _Count | None = Field(None, description="sequences of a forward pass on one device")
+    batch_size: _Count | None = Field(None, description="sequences of a forward pass of one copy of the model")
     micro_batches: _Count | None = Field(None, description="forward passes of a step")
+    tensor_parallel: _Count = Field(1, description="devices that share each layer of a copy")
+    pipeline_parallel: _Count = Field(1, description="stages of layers of a copy")
+    context_parallel: _Count = Field(1, description="devices that share the tokens of a sequence")
     recomputation: _Recomputation = Field("none", description="what the backward pass computes again: none, selective or full")
-    settings: dict[str, _Scalar] = Field({}, description="further settings of the program")
+    settings: dict[str, _Scalar] = Field({}, description="further settings of the program, which tell rows apart")
     parameters: _Count | None = Field(None, description="the printed number of parameters")
     global_batch: _Count | None = Field(None, description="sequences of a step")
     global_batch_tokens: _Count | None = Field(None, description="tokens of a step")
+    step_time_s: _Above0 | None = Field(None, description="seconds of a step")
     samples_per_s: _Number | None = Field(None, description="sequences per second")
     tokens_per_s: _Above0 | None = Field(None, description="tokens per second of all devices")
     tokens_per_s_per_device: _Above0 | None = Field(None, description="tokens per second and device")
@@ -130,6 +142,7 @@ class LanguageTableEntry(_Strict):
     dtype: _Word = Field(description="the type, such as bf16")
     gpus_per_node: _Count = Field(8, description="devices of a node")
     peak_tflops: _Above0 | None = Field(None, description="the peak, in TFLOP/s, that the printed MFU is a share of")
+    operations: TrainingEntry | None = Field(None, description="operations of this table, where they differ from the file's")
     known: list[_Text] = Field([], description="differences that are known, as orch published prints them")
     notes: list[_Text] = Field([], description="remarks that are printed below the table")
     records: Annotated[list[RecordEntry], Field(min_length=1)] = Field(description="the rows")
@@ -173,6 +186,8 @@ def language_entry(path: KeyPath) -> type[BaseModel]:
             return SizesEntry
         case ("tables", _, "records", _, *_):
             return RecordEntry
+        case ("tables", _, "operations", *_):
+            return TrainingEntry
         case ("tables", _, *_):
             return LanguageTableEntry
     return LanguageModels
@@ -182,7 +197,8 @@ def language_inconsistencies(entry: LanguageModels) -> Iterator[tuple[KeyPath, s
     """Yield what the keys of ``language_models`` must be together: the path of a key, what is wrong, a hint."""
     for name, table in entry.tables.items():
         at: KeyPath = ("language_models", "tables", name, "records")
-        names = Counter(_record(record).name for record in table.records)
+        names = _names(table.records)
+        counts = Counter(names)
         for number, record in enumerate(table.records):
             if record.model not in entry.sizes:
                 models = ", ".join(entry.sizes)
@@ -192,12 +208,21 @@ def language_inconsistencies(entry: LanguageModels) -> Iterator[tuple[KeyPath, s
             if entry.counted == "all" and record.parameters is None and entry.sizes[record.model].vectors_per_layer is None:
                 hint = "operations count all parameters: print them, or write vectors_per_layer of the model"
                 yield (*at, number, "parameters"), "expected the number of parameters, got none", hint
-            if names[_record(record).name] > 1:
-                hint = "rows of a table differ in model, seq_len, gpus, batch_size or micro_batches; make another table of it"
-                yield (*at, number), f"expected one row of {_record(record).name}, got {names[_record(record).name]}", hint
+            if counts[names[number]] > 1:
+                hint = "rows of a table differ in what was trained or in settings; make another table of it"
+                yield (*at, number), f"expected one row of {names[number]}, got {counts[names[number]]}", hint
+            if record.gpus is not None and record.gpus % _model_ranks(record):
+                shared = f"a multiple of the {_model_ranks(record)} devices of a copy of the model"
+                yield (*at, number, "gpus"), f"expected {shared}, got {record.gpus}", ""
     for name, sizes in entry.sizes.items():
-        if sizes.transformer.head_width is None and sizes.transformer.width % sizes.transformer.heads:
-            place: KeyPath = ("language_models", "sizes", name, "transformer", "heads")
+        at_model: KeyPath = ("language_models", "sizes", name)
+        if (sizes.transformer is None) == (sizes.weights is None):
+            got = "neither" if sizes.weights is None else "both"
+            yield at_model, f"expected transformer, or weights with attention_width, got {got}", ""
+        elif sizes.transformer is None:
+            continue
+        elif sizes.transformer.head_width is None and sizes.transformer.width % sizes.transformer.heads:
+            place: KeyPath = (*at_model, "transformer", "heads")
             width, heads = sizes.transformer.width, sizes.transformer.heads
             yield (
                 place,
@@ -222,12 +247,12 @@ def language_tables(entry: LanguageModels | None, source: str) -> tuple[Language
             dtype=table.dtype,
             gpus_per_node=table.gpus_per_node,
             peak_tflops=None if table.peak_tflops is None else float(table.peak_tflops),
-            operations=_operations(entry.operations),
+            operations=_operations(table.operations or entry.operations),
             counts_all=entry.counted == "all",
             recomputed=recomputed,
             printing={str(figure): value for figure, value in printing.items()},
             sizes=sizes,
-            records=tuple(map(_record, table.records)),
+            records=tuple(map(_record, table.records, _names(table.records))),
             known=tuple(table.known),
             notes=tuple(table.notes),
         )
@@ -240,13 +265,50 @@ def _operations(entry: OperationsEntry) -> Operations:
 
 
 def _sizes(entry: SizesEntry) -> Sizes:
+    if entry.transformer is None:
+        return Sizes(entry.weights or 0, entry.attention_width)
     transformer = transformer_of(entry.transformer.model_dump(exclude_none=True))
-    return Sizes(transformer, entry.vectors_per_layer, entry.vectors_per_model, entry.vectors_per_position)
+    return Sizes.of(
+        transformer,
+        vectors_per_layer=entry.vectors_per_layer,
+        vectors_per_model=entry.vectors_per_model,
+        vectors_per_position=entry.vectors_per_position,
+    )
 
 
-def _record(entry: RecordEntry) -> LanguageRecord:
+def _model_ranks(entry: RecordEntry) -> int:
+    return entry.tensor_parallel * entry.pipeline_parallel * entry.context_parallel
+
+
+def _names(entries: Sequence[RecordEntry]) -> list[str]:
+    """Return a name for each row: what was trained, and of rows that agree in that the settings in which they differ."""
+    names = [_base_name(entry) for entry in entries]
+    alike: dict[str, list[RecordEntry]] = {}
+    for name, entry in zip(names, entries, strict=True):
+        alike.setdefault(name, []).append(entry)
+    for number, entry in enumerate(entries):
+        others = alike[names[number]]
+        rows = [{"recomputation": other.recomputation, **other.settings} for other in others]
+        own = {"recomputation": entry.recomputation, **entry.settings}
+        differing = [key for key in own if any(row.get(key) != own[key] for row in rows)]
+        names[number] += "".join(f", {key}={own[key]}" for key in differing)
+    return names
+
+
+def _base_name(entry: RecordEntry) -> str:
+    size = f", {entry.gpus} GPUs" if entry.gpus else ""
+    batch = ""
+    if entry.batch_size:
+        batch = f", b{entry.batch_size}" + (f"x{entry.micro_batches}" if entry.micro_batches else "")
+    parallel = {"tp": entry.tensor_parallel, "pp": entry.pipeline_parallel, "cp": entry.context_parallel}
+    split = " ".join(f"{name}{ranks}" for name, ranks in parallel.items() if ranks > 1)
+    return f"{entry.model}, {entry.seq_len} tokens{size}{batch}" + (f", {split}" if split else "")
+
+
+def _record(entry: RecordEntry, name: str) -> LanguageRecord:
     figures: Mapping[str, int | float | None] = {figure: getattr(entry, figure) for figure in FIGURES}
     return LanguageRecord(
+        name=name,
         model=entry.model,
         seq_len=entry.seq_len,
         gpus=entry.gpus,
@@ -255,4 +317,7 @@ def _record(entry: RecordEntry) -> LanguageRecord:
         recomputation=entry.recomputation,
         settings=entry.settings,
         figures={figure: value for figure, value in figures.items() if value is not None},
+        tensor_parallel=entry.tensor_parallel,
+        pipeline_parallel=entry.pipeline_parallel,
+        context_parallel=entry.context_parallel,
     )

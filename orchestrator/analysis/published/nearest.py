@@ -101,7 +101,7 @@ def _octaves(ours: float | None, theirs: float | None) -> float:
 
 def _flops(table: LanguageTable, record: LanguageRecord) -> int:
     """Return the operations per token as orch counts them."""
-    return table.sizes[record.model].transformer.flops_per_token(record.seq_len)
+    return table.sizes[record.model].flops_per_token(record.seq_len)
 
 
 def _share(table: LanguageTable) -> float:

@@ -234,7 +234,7 @@ def test_a_mistake_is_said_with_file_line_and_key(tmp_path: Path, mistake: str) 
 
 def test_all_experts_and_a_table_of_its_own_are_parameters() -> None:
     mixtral = Transformer(32, 4096, 32, 8, 128, 14336, gated=True, vocab=32000, tied=False, experts=8, active_experts=2)
-    assert Sizes(mixtral, vectors_per_layer=2, vectors_per_model=1).parameters(4096) == 46_702_792_704
+    assert Sizes.of(mixtral, vectors_per_layer=2, vectors_per_model=1).parameters(4096) == 46_702_792_704
 
 
 def test_a_file_without_any_table_is_refused(tmp_path: Path) -> None:
@@ -278,3 +278,88 @@ def test_json_has_every_figure_with_its_bounds() -> None:
     assert [record["figures"]["mfu"] for record in table["records"]] == [41.5, 51.4, 56.0, 56.3]
     assert [(check["what"], check["agrees"]) for check in table["checks"]] == [("hfu", True)] * 4
     assert all(check["low"] < check["printed"] + 0.05 and check["printed"] - 0.05 < check["high"] for check in table["checks"])
+
+
+# --- rows as other documents print them -----------------------------------------------------------------------------------
+
+GPT = {"transformer": {"layers": 4, "width": 1024, "heads": 8, "mlp": 4096, "gated": False, "vocab": 32768}}
+MLA = {"weights": 37_000_000_000, "attention_width": 61 * 128 * (192 + 128) // 2}
+"""A model of 61 layers with multi-head latent attention: 128 heads whose keys are 192 wide and whose values 128."""
+
+
+def document(*records: dict[str, Any], sizes: dict[str, Any] = GPT, **table: Any) -> dict[str, Any]:
+    """Return a file with one table of a model on H100."""
+    own = {"hardware": "H100", "dtype": "bf16", "peak_tflops": 989.5, "records": list(records), **table}
+    printed = {"mfu": {"places": 1}, "step_time_s": {"places": 2}, "tokens_per_s_per_device": {}}
+    models = {
+        "operations": {"parameters": 6, "attention": 12},
+        "counted": "matmul",
+        "printed": printed,
+        "sizes": {"own": sizes},
+        "tables": {"own": own},
+    }
+    return {"schema": 1, "source": "a report", "language_models": models}
+
+
+def read(folder: Path, content: dict[str, Any]) -> LanguageTable:
+    (folder / "published.json").write_text(json.dumps(content))
+    (table,) = open_published("own", folder).language
+    return table
+
+
+def agreement(table: LanguageTable) -> list[dict[str, bool]]:
+    """Return for each row which figures follow from the others."""
+    checks = recompute_language(table).checks
+    return [{one.what: one.agrees for one in checks if one.record == record.name} for record in table.records]
+
+
+def test_mfu_follows_from_tokens_of_a_device(tmp_path: Path) -> None:
+    """F = 6 (4 · 12 · 1024² + 1024 · 32768) + 12 · 4 · 1024 · 2048 = 603,979,776: 100,000 tokens/s are 6.10 %."""
+    rows = [{"model": "own", "seq_len": 2048, "gpus": gpus} for gpus in (8, 16)]
+    right = [
+        rows[0] | {"tokens_per_s_per_device": 100_000, "mfu": 6.1},
+        rows[1] | {"tokens_per_s_per_device": 80_000, "mfu": 4.9},
+    ]
+    assert agreement(read(tmp_path, document(*right))) == [{"mfu": True}, {"mfu": True}]
+    reversed_pair = [row | {"mfu": other["mfu"]} for row, other in zip(right, reversed(right), strict=True)]
+    assert agreement(read(tmp_path, document(*reversed_pair))) == [{"mfu": False}, {"mfu": False}]
+
+
+def test_a_step_time_and_the_ranks_of_a_copy_give_the_speed(tmp_path: Path) -> None:
+    """64 devices in copies of 2 · 4 · 2 are 4 copies: 4 · 8 · 4 = 128 sequences; 128 · 4096 / 2 s / 64 = 4096 a device."""
+    row = {"model": "own", "seq_len": 4096, "gpus": 64, "batch_size": 4, "micro_batches": 8, "step_time_s": 2.0}
+    row |= {"tensor_parallel": 2, "pipeline_parallel": 4, "context_parallel": 2, "global_batch": 128}
+    table = read(tmp_path, document(row | {"tokens_per_s_per_device": 4096}))
+    assert table.records[0].name == "own, 4096 tokens, 64 GPUs, b4x8, tp2 pp4 cp2"
+    assert agreement(table) == [{"global_batch": True, "tokens_per_s_per_device": True}]
+    assert agreement(read(tmp_path, document(row | {"tokens_per_s_per_device": 8192}))) == [
+        {"global_batch": True, "tokens_per_s_per_device": False}
+    ]
+    with pytest.raises((ConfigError, Faults), match="expected a multiple of the 16 devices of a copy of the model, got 24"):
+        read(tmp_path, document(row | {"gpus": 24}))
+
+
+def test_settings_tell_rows_apart(tmp_path: Path) -> None:
+    row = {"model": "own", "seq_len": 2048, "gpus": 8, "tokens_per_s": 800_000}
+    rows = [row | {"settings": {"zero": zero, "offload": False}} for zero in (1, 3)]
+    names = [record.name for record in read(tmp_path, document(*rows)).records]
+    assert names == ["own, 2048 tokens, 8 GPUs, zero=1", "own, 2048 tokens, 8 GPUs, zero=3"]
+    with pytest.raises((ConfigError, Faults), match="expected one row of own, 2048 tokens, 8 GPUs, got 2"):
+        read(tmp_path, document(rows[0], rows[0]))
+
+
+def test_a_table_may_count_operations_as_the_file_does_not(tmp_path: Path) -> None:
+    row = {"model": "own", "seq_len": 2048, "gpus": 8, "tokens_per_s_per_device": 100_000, "mfu": 6.1}
+    halved = document(row, operations={"parameters": 6, "attention": 6})
+    assert agreement(read(tmp_path, document(row))) == [{"mfu": True}]
+    assert agreement(read(tmp_path, halved)) == [{"mfu": False}]
+    halved["language_models"]["tables"]["own"]["records"][0]["mfu"] = 5.6
+    assert agreement(read(tmp_path, halved)) == [{"mfu": True}]
+
+
+def test_a_model_that_no_transformer_describes_has_weights_and_a_width_of_attention(tmp_path: Path) -> None:
+    """6 · 37e9 + 12 · 1249280 · 4096 = 283.4e9 operations a token; 1,500 a second are 425.1 of 989.5 TFLOP/s."""
+    row = {"model": "own", "seq_len": 4096, "gpus": 256, "tokens_per_s_per_device": 1500, "mfu": 43.0}
+    assert agreement(read(tmp_path, document(row, sizes=MLA))) == [{"mfu": True}]
+    with pytest.raises((ConfigError, Faults), match="expected transformer, or weights with attention_width, got both"):
+        read(tmp_path, document(row, sizes=MLA | GPT))
