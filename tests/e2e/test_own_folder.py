@@ -106,7 +106,7 @@ def test_the_sentence_with_which_a_rank_ended_is_in_the_table_and_in_its_json(co
     assert controller.orch("framework", "new", "own", "--from-command", "python src/own.py --batch-size 4").code == 0
     words = ("--shape", "1n1g", "--repeats", "1", "--batch-size", "2,4", "--keep-going")
     done = controller.orch("bench", "own", "-f", "own", *words, "--json")
-    said = ("ValueError: no tile of 2", "own.py: expected a batch size that fits, got 4")
+    said = ("ValueError: no tile of 2 is whole", "own.py: expected a batch size that fits, got 4")
     ends = [f"failed: node1: rank 0 ended with exit code 1: last output: {sentence}" for sentence in said]
     assert done.code == 1 and [row["failures"][0].partition(" ")[2] for row in done.json["rows"]] == ends, done
     shown = controller.orch("summarize")
