@@ -9,7 +9,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.plan.framework import Framework
 
-__all__ = ["SETUP_FAILED", "amd_devices", "env_file", "host_setup", "setup_lines", "setup_text", "variables"]
+__all__ = ["SETUP_FAILED", "amd_devices", "env_file", "host_setup", "setup_lines", "setup_text", "variables", "visible_devices"]
 
 SETUP_FAILED = "setup: line "
 """The beginning of the message of a setup line that fails."""
@@ -18,6 +18,8 @@ SETUP_FAILED = "setup: line "
 # CUDA counts GPUs by speed, the fastest first, if it is not told otherwise; NVML and nvidia-smi, and so facts, --devices and
 # telemetry, by PCI address (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars).
 _BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+# Without it, libraries start a thread for each processor of the node in every rank; torchrun sets 1 for several ranks, too.
+_THREADS = "OMP_NUM_THREADS"
 # Modules and conda use variables that are not set, and commands that fail, so -e, -u and pipefail are off for these lines.
 # A launch script may have said set -x: what is printed until its shell options are back belongs to these lines too.
 _SETUP = """\
@@ -50,16 +52,32 @@ def amd_devices(devices: str) -> str:
     return _AMD.format(devices=shlex.quote(devices))
 
 
-def env_file(framework: Framework | None, host: Host, chosen: Mapping[str, str], setup_log: str = "") -> str:
+def visible_devices(host: Host) -> str:
+    """Return the shell text that shows a program on a host the devices that its runs may use; nothing if these are all."""
+    listed = host.vars.get("cuda_visible_devices")
+    if listed is None:
+        return ""
+    return f"export CUDA_VISIBLE_DEVICES={shlex.quote(str(listed))}\n{amd_devices(str(listed))}"
+
+
+def env_file(
+    framework: Framework | None, host: Host, chosen: Mapping[str, str], setup_log: str = "", *, threads: int = 0
+) -> str:
     """Return the shell file: the setup lines of the host and of the framework, then the variables, so that these win.
 
     A reference such as ``$PATH`` in a variable that `takes_references` is expanded on the node; all other values are literal.
     A setup line that fails ends the shell with a message that begins with `SETUP_FAILED`. What setup lines print, this message
-    included, is appended to the file ``setup_log`` if it is given. Raises ConfigError if ``vars.setup`` is no text.
+    included, is appended to the file ``setup_log`` if it is given. ``threads`` are those of a rank where neither a variable nor
+    a setup line says how many, 0 where the launch script decides. Raises ConfigError if ``vars.setup`` is no text.
     """
-    return setup_text(setup_lines(framework, host), setup_log) + "".join(
-        f"export {name}={_with_references(value) if takes_references(name) else shlex.quote(value)}\n"
-        for name, value in variables(framework, host, chosen).items()
+    of_openmp = f"export {_THREADS}=${{{_THREADS}:-{threads}}}\n" if threads else ""
+    return (
+        setup_text(setup_lines(framework, host), setup_log)
+        + of_openmp
+        + "".join(
+            f"export {name}={_with_references(value) if takes_references(name) else shlex.quote(value)}\n"
+            for name, value in variables(framework, host, chosen).items()
+        )
     )
 
 

@@ -115,7 +115,9 @@ def render(
         seen_inside = inside(host, container)
         context = _context(framework, spec, placement, slot, seen_inside, run_id, payload)
         variables_text = INSIDE if container else ""
-        variables_text += env_file(framework, seen_inside, spec.env, f"logs/{SETUP_LOG}")
+        threads = spec.options.get("threads", 1)
+        threads = threads if isinstance(threads, int) else 1
+        variables_text += env_file(framework, seen_inside, spec.env, f"logs/{SETUP_LOG}", threads=threads)
         variables_text += amd_devices(slot.devices) if spec.device == "cuda" else ""
         files = [RenderedFile(_VARIABLES, variables_text, 0o600)]
         files += _binding_files(framework, sources, spec, host, slot)

@@ -132,7 +132,6 @@ MODULES = """\
 export PYTHONPATH="$(cd -- "$(dirname -- {{ rank_wrapper }})" && pwd)${PYTHONPATH:+:$PYTHONPATH}"
 """
 TORCHRUN = """\
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 # The rank wrapper gives each rank its own log: logs/rank-<rank>.out and .err.
 exec {{ python }} -m torch.distributed.run \\
   --nnodes {{ spec.nodes }} --nproc_per_node {{ node.nproc }} --node_rank {{ node.node_rank }} \\

@@ -126,11 +126,11 @@ def read_variables(folder: FrameworkFolder) -> tuple[str, ...]:
 
 def unread_options(folder: FrameworkFolder) -> tuple[str, ...]:
     """Return the options that no template reads, so that setting them changes nothing. A template that reads the global
-    batch reads the micro-batches of a step."""
+    batch reads the micro-batches of a step; ``threads`` are in env.sh."""
     text = "\n".join(folder.sources.values())
     if re.search(r"\boptions\b(?!\s*[.\[]\s*['\"]?\w)", text):  # all of them at once
         return ()
-    read = {match[1] for match in re.finditer(r"""\boptions\s*[.\[]\s*['"]?(\w+)""", text)}
+    read = {"threads", *(match[1] for match in re.finditer(r"""\boptions\s*[.\[]\s*['"]?(\w+)""", text))}
     if folder.framework.step and re.search(r"\bspec\.global_batch\b", text):
         read.add(folder.framework.step.micro_batches)
     return tuple(name for name in folder.framework.options if name not in read)

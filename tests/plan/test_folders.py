@@ -282,3 +282,11 @@ def test_defaults_and_options_agree_with_themselves(name: str) -> None:
         spec = resolve(framework, next(iter(framework.models)), device=device, choices={"nodes": 1, "gpus": 1})
         assert spec.steps > spec.warmup_steps
         assert isinstance(framework.default("repeats", device)[0], int)
+
+
+@pytest.mark.parametrize("folder", sorted(GOLDEN.iterdir()), ids=lambda folder: folder.name)
+def test_every_launch_script_of_every_folder_is_told_a_number_of_threads(folder: Path) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in folder.glob("*.txt")]
+    counts = [(text.count("env.sh (0600)"), text.count("export OMP_NUM_THREADS=${OMP_NUM_THREADS:-")) for text in texts]
+    assert any(files for files, _ in counts)
+    assert all(told >= files for files, told in counts)
