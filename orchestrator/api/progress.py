@@ -135,9 +135,9 @@ class Progress:
                 self._begin(run)
                 settings = "".join(f" {name}={value}" for name, value in self._settings(run).items())
                 return [one_line(f"[{index + 1}/{max(index + 1, len(self.planned))}] {run.run_id}{settings}")]
-            case Started(hosts, skew_s):
+            case Started(hosts):
                 self.states = dict.fromkeys(hosts, "running")
-                return [f"  started on {fold(hosts)}, skew {skew_s * 1e3:.1f} ms"]
+                return [f"  started on {fold(hosts)}{event.skew}"]
             case TakingOver(run):
                 self._begin(run)
                 return [f"taking over {run.run_id}"]

@@ -78,10 +78,23 @@ class RunBegun:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Every node has started; ``skew_s`` is the time from the first to the last of them."""
+    """Every node has started; ``skew_s`` is the estimated time from the first to the last, off by ``bound_s`` at most."""
 
     hosts: Sequence[str]
     skew_s: float
+    bound_s: float = 0.0
+
+    @property
+    def skew(self) -> str:
+        """The start skew for a text: what it was at most, and the estimate only where it is larger than its error.
+
+        >>> Started(["a", "b"], 1e-4, 0.066).skew, Started(["a", "b"], 0.012, 0.001).skew, Started(["a"], 0.0, 0.0).skew
+        (', skew ≤ 66.1 ms', ', skew 12.0 ms, ≤ 13.0 ms', '')
+        """
+        most = f"≤ {(self.skew_s + self.bound_s) * 1e3:.1f} ms"
+        if len(self.hosts) < 2:
+            return ""
+        return f", skew {most}" if self.bound_s >= self.skew_s else f", skew {self.skew_s * 1e3:.1f} ms, {most}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ class Launch:
         start = self.watch.start_record()
         if start:
             self.stage.journal(Event.STARTED, **start.as_dict())
-            self.stage.observe(Started(list(start.hosts), start.skew_s))
+            self.stage.observe(Started(list(start.hosts), start.skew_s, start.bound_s))
         elif not interrupt.signal:
             message = f"expected the launch script to start within {self._arm_s:g} s of the start signal, got no report of it"
             for name, peer in peers.items():

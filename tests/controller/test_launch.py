@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import hashlib
 import json
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.controller import events
 from orchestrator.controller.events import Started
 from orchestrator.controller.reattach import Trace
 from orchestrator.errors import Faults, Interrupted, TransportError
@@ -29,6 +31,7 @@ def test_a_run_is_staged_armed_and_started_on_every_node(rig: FakeBench) -> None
     assert rig.told() == ["staged", "armed", "started"]
     (started,) = [event for event in rig.shown if isinstance(event, Started)]
     assert (list(started.hosts), started.skew_s) == (["a", "b"], outcome.start.skew_s)
+    assert started.bound_s == outcome.start.bound_s and doctest.testmod(events).failed == 0
     assert set(outcome.answers) == {"a", "b"} and not outcome.answers["a"].silent
 
 
