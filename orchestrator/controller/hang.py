@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.analysis.hang import verdict
-from orchestrator.analysis.hang.collectives import differing
+from orchestrator.analysis.hang.collectives import describe_conflict, differing
 from orchestrator.analysis.hang.verdict import LATE, NOW, SOON, declares_pauses, gone_on
 from orchestrator.controller.events import Resumed, Stalled
 from orchestrator.controller.peer import Peer
@@ -145,9 +145,13 @@ class HangWatch:
     def _of_collectives(self, error: OrchError | None) -> OrchError | None:
         """Return the error of a run that failed because ranks called different collectives: one of most ranks may be the first
         that ends with an error."""
-        found = differing(self._last_calls) if error is not None and error.kind == "rank_failed" else None
-        if found is None or error is None:
+        if error is None or error.kind != "rank_failed":
             return error
+        found = differing(self._last_calls)
+        if found is None:
+            conflict = describe_conflict(self._last_calls)
+            text = f"{conflict}; {error.host}: {error.message}"
+            return RunError(text, kind="rank_failed", run_id=self.run_id, phase="watch") if conflict else error
         odd, words = found
         hosts = sorted({self.placed[rank] for rank in odd if rank in self.placed})
         text = f"{subject(tuple(odd))} {words}; {error.host}: {error.message}"

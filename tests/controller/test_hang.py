@@ -235,6 +235,12 @@ def test_a_rank_that_called_another_collective_is_the_cause_of_the_failure_of_ot
     _, error = run.watch.outcome("failed", failed)
     assert error and (error.host, error.kind) == ("node2", "rank_failed")
     assert error.message.startswith("rank 1 called barrier 1, the others all-reduce 1; node1: rank 0 ended with exit code 1")
+    run.watch._last_calls.pop(2)  # it was aborted, and said nothing
+    _, told = run.watch.outcome("failed", failed)
+    assert told and not told.host
+    assert told.message.startswith(
+        "different collectives were called: rank 0 all-reduce 1 of sizes [[4]], rank 1 barrier 1; node1:"
+    )
     killed = RunError("no sign of life", kind="node_lost", host="node1")
     assert run.watch.outcome("lost", killed) == ("lost", killed)
 

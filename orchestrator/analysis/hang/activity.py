@@ -128,7 +128,8 @@ def _waits(seen: RankSeen) -> Activity | None:
         if place == BACKWARD and _computes(seen) and not seen.uses_device:
             return None
         return Activity("waits", f"waits in {place}", place=place)
-    if seen.collectives is None and seen.progress and seen.progress.phase == "collective":
+    is_held = seen.is_unanswered and bool(calls_of(seen))  # it may have left the phase that it marked last
+    if seen.collectives is None and not is_held and seen.progress and seen.progress.phase == "collective":
         return Activity("waits", f"waits in a collective of step {seen.progress.step}", place="collective")
     return None
 

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 
 from orchestrator.record.hang_report import Collective, RankSeen
 
-__all__ = ["differing"]
+__all__ = ["describe_conflict", "differing"]
 
 _EQUAL = ("_all_gather_base", "_reduce_scatter_base", "all_reduce", "broadcast")
 """Collectives of torch.distributed to which all ranks give the same sizes; to others they may give different ones."""
 _LEAST_RANKS = 3
+_MOST_SHOWN = 8
 _Call = tuple[str, str]
 
 
@@ -37,6 +38,25 @@ def differing(ranks: Mapping[int, RankSeen]) -> tuple[list[int], str] | None:
                 return None
             return odd, _difference(at, calls[odd[0]], most)
     return None
+
+
+def describe_conflict(ranks: Mapping[int, RankSeen]) -> str:
+    """Return what ranks called under the first number where any two differ, empty if none do. It accuses nobody: which of two
+    is wrong cannot be told, nor is what a rank called that was aborted."""
+    recorded = {number: _by_group(seen) for number, seen in ranks.items()}
+    for group in sorted({group for calls in recorded.values() for group in calls}):
+        members = {number: calls[group] for number, calls in recorded.items() if group in calls}
+        for at in sorted(set.intersection(*map(set, members.values()))):
+            calls = {number: _call(own[at]) for number, own in members.items()}
+            if len(set(calls.values())) > 1:
+                parts = [f"rank {number} {_spell(call, at)}" for number, call in calls.items()]
+                return "different collectives were called: " + ", ".join(parts[:_MOST_SHOWN])
+    return ""
+
+
+def _spell(call: _Call, number: int) -> str:
+    name, sizes = call
+    return f"{name.replace('_', '-')} {number}" + (f" of sizes {sizes}" if sizes else "")
 
 
 def _by_group(seen: RankSeen) -> dict[str, dict[int, Collective]]:
