@@ -13,6 +13,9 @@ from orchestrator.plural import plural
 
 __all__ = ["container_checks"]
 
+_NO_FOLDER = re.compile(r"\bchdir\b|\bcwd\b|\bworkdir\b.*not exist|working directory", re.IGNORECASE)
+"""What docker, podman, runc and crun say of a folder of the host that a container does not have."""
+
 
 def container_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
     """Return the checks of a host's container; none for a host whose runs start in none."""
@@ -21,7 +24,7 @@ def container_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
         return []
     left = [row for row in facts.get("containers_left") or () if isinstance(row, Sequence) and len(row) == 2]
     return [
-        _started(host, container) or _given(host, facts, container) or _fit(host, container),
+        _started(host, facts, container) or _given(host, facts, container) or _fit(host, container),
         *_leftovers(host, container, left),
     ]
 
@@ -43,8 +46,12 @@ def _cure(error: str, container: Mapping[str, Any]) -> str:
     return f"{get}, or set container.python to an interpreter inside"
 
 
-def _started(host: Host, container: Mapping[str, Any]) -> Check | None:
+def _started(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -> Check | None:
     """Return a failed check if no program could be run inside, or runs would not find their files there."""
+    if _NO_FOLDER.search(str(container.get("error") or "")):  # the engine starts nothing in a folder that is not there
+        folder = facts.get("workdir") or "the work directory"
+        hint = f"start it with that folder mounted at the same path (--volume {folder}:{folder}), as the login user"
+        return failed(host.name, "container", f"no {folder} inside", "the work directory of the host", hint)
     if error := container.get("error"):
         hint = _cure(str(error), container)
         return failed(

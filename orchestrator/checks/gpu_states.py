@@ -20,6 +20,7 @@ __all__ = [
     "is_partition",
     "is_unsupported",
     "selected",
+    "without_places",
 ]
 
 MOST_PROCESSES = 32
@@ -121,6 +122,32 @@ def is_partition(gpu: Mapping[str, Any]) -> bool:
     return str(gpu.get("partition") or "SPX")[:3] in ("DPX", "TPX", "QPX", "CPX")
 
 
+def without_places(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a machine's facts without what depends on where its GPUs are in it: processors and network cards near them.
+
+    The nodes of a lab are one machine whose GPUs are divided among them, so it differs between them and says nothing of them.
+    """
+    matrix = facts.get("topology")
+    if not isinstance(matrix, Mapping):
+        return dict(facts)
+    count = len(matrix["links"])
+    links = {name: " ".join(row.split()[:count]) for name, row in matrix["links"].items()}
+    return {**facts, "topology": {"devices": matrix["devices"][:count], "links": links, "nics": {}, "cpus": [], "numa": []}}
+
+
+def _rows(matrix: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
+    """Return a `nvidia_smi.topology` of only the GPUs at these places, with the numbers that programs then see."""
+    names = {f"GPU{place}": f"GPU{at}" for at, place in enumerate(places) if f"GPU{place}" in matrix["links"]}
+    columns = [*names, *(device for device in matrix["devices"] if device not in matrix["links"])]
+    cells = {name: dict(zip(matrix["devices"], matrix["links"][name].split(), strict=False)) for name in names}
+    order = list(matrix["links"])
+    near = {
+        key: [matrix[key][order.index(name)] for name in names] for key in ("cpus", "numa") if len(matrix[key]) == len(order)
+    }
+    links = {names[name]: " ".join(row.get(column, "") for column in columns) for name, row in cells.items()}
+    return {**matrix, "devices": [names.get(column, column) for column in columns], "links": links, **near}
+
+
 def selected(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
     """Return a machine's facts with only the GPUs that ``devices`` lists in the format of CUDA_VISIBLE_DEVICES, by index or by
     the start of their UUID. A MIG instance (``MIG-…``) is in no list of GPUs: with one of these the facts of all GPUs stay, and
@@ -154,8 +181,7 @@ def selected(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
     if isinstance(processes := facts.get("gpu_processes"), (list, tuple)):
         result["gpu_processes"] = [process for process in processes if str(process.get("gpu")) in {*indexes, UNKNOWN_GPU}]
     if isinstance(matrix := facts.get("topology"), Mapping):
-        rows = {name: row for name, row in matrix["links"].items() if name.removeprefix("GPU") in indexes}
-        result["topology"] = {**matrix, "links": rows}
+        result["topology"] = _rows(matrix, kept)
     if isinstance(errors := facts.get("xids"), (list, tuple)):
         others = {str(at) for at in range(len(states))} - indexes
         result["xids"] = [error for error in errors if str(error.get("gpu")) not in others]

@@ -9,15 +9,17 @@ from typing import Any
 
 from orchestrator.checks import told_facts
 from orchestrator.checks.facts import unpacked
+from orchestrator.checks.gpu_states import without_places
 from orchestrator.checks.interfaces import with_interfaces
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import Host
+from orchestrator.inventory.reserved import LAB_VARIABLE
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import owner_words
 from orchestrator.nodes.fanout import each
 from orchestrator.plan import Framework
 from orchestrator.plan.containers import container_of, inside
-from orchestrator.plan.environment import env_file
+from orchestrator.plan.environment import env_file, visible_devices
 from orchestrator.plan.payload import inside_source
 
 __all__ = ["capture"]
@@ -54,7 +56,7 @@ def capture(
             "facts",
             timeout_s=240 if around else 150,
             python=list(host.python),
-            environment=env_file(framework, host, {}),
+            environment=env_file(framework, host, {}) + visible_devices(node.host),
             probe=probe,
             probe_timeout_s=120,
             ports=list(ports),
@@ -70,6 +72,8 @@ def capture(
             devices = node.host.vars.get("cuda_visible_devices")
             reports = cluster.redaction.value(unpacked(answer["told"]))
             facts = {**answer["facts"], **told_facts(reports, None if devices is None else str(devices))}
+            if LAB_VARIABLE in node.host.vars:
+                facts = without_places(facts)
         except (ValueError, TypeError, AttributeError, LookupError) as error:  # a node may send anything
             message = f"expected facts as the node runner packs them: {error}"
             raise RunError(message, kind="result_invalid", host=name, phase="preflight") from None

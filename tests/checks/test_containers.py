@@ -40,12 +40,20 @@ def test_a_container_that_has_all_is_named_with_its_image() -> None:
     assert judged() == [("container", "ok", found)]
 
 
+NO_FOLDER = (
+    'unable to start container process: chdir to cwd ("/w") set in config.json failed: no such file or directory: unknown',
+    "crun: cannot chdir to `/w`: No such file or directory",
+    'workdir "/w" does not exist on container trainer',
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "verdict", "found"),
     [
         ({"error": "No such image: pt:1"}, "failed", "No such image: pt:1"),
         ({"same_user": False, "owner": 0}, "failed", "files made inside belong to user 0"),
         ({"workdir": False}, "failed", "no writable work directory inside"),
+        *(({"error": f"OCI runtime exec failed: {words}"}, "failed", "no /w inside") for words in NO_FOLDER),
         ({"devices": {"nvidia": 0, "infiniband": 2}}, "failed", "0 GPUs inside"),
         ({"devices": {"nvidia": 8, "infiniband": 0}}, "warning", "no InfiniBand devices inside"),
         ({"devices": "odd"}, "failed", "0 GPUs inside"),

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.checks import nvidia_smi as nvidiasmi
 from orchestrator.checks.among import characteristics
 from orchestrator.checks.check import Check
-from orchestrator.checks.gpu_states import gpu_states, selected
+from orchestrator.checks.gpu_states import gpu_states, selected, without_places
 from orchestrator.checks.gpus import count_check
 from orchestrator.checks.judge import judge, unfit
 from orchestrator.errors import RunError
@@ -137,6 +137,17 @@ def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
     assert {checks[name].verdict for name in ("gpus", "idle", "xid", "clocks")} == {"ok"} and "links" not in checks
     assert [gpu["index"] for gpu in gpu_states(own)] == ["1"]
     assert characteristics(own)["gpu"] == "NVIDIA H200" and characteristics(own)["power limit"] == "700 W"
+
+
+def test_the_matrix_of_some_gpus_has_their_numbers_and_of_a_lab_no_places() -> None:
+    facts = healthy("h200-pair-580.xml", "h200-hgx.topo")
+    facts |= {"gpus": [facts["gpus"][0] | {"index": str(at)} for at in range(8)], "gpu": {}}
+    own = selected(facts, "2,5")["topology"]
+    assert own["devices"][:3] == ["GPU0", "GPU1", "NIC0"] and list(own["links"]) == ["GPU0", "GPU1"]
+    assert own["links"]["GPU1"].split()[:2] == [nvidiasmi.pairs(facts["topology"])["GPU2", "GPU5"], "X"]
+    assert own["numa"] == ["0", "1"] and len(own["links"]["GPU0"].split()) == len(own["devices"])
+    nodes = [without_places(selected(facts, devices))["topology"] for devices in ("0,1", "2,3", "6,7")]
+    assert nodes[0] == nodes[1] == nodes[2] and nodes[0]["links"]["GPU0"].startswith("X NV")
 
 
 def test_a_listed_gpu_that_does_not_exist_is_missed() -> None:

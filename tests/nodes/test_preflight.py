@@ -70,6 +70,16 @@ def test_the_framework_is_probed_by_its_own_interpreter_and_briefly_only_looked_
     assert set(facts["z"]["standing"]) == {"machine", "paths"}
 
 
+def test_the_framework_sees_the_devices_that_runs_on_the_node_may_use(cluster: Any, tmp_path: Path) -> None:
+    hosts = [Host("y", "10.11.0.8", gpus=1, vars={"cuda_visible_devices": "3"}), Host("z", "10.11.0.9", gpus=1)]
+    both: Any = FakeCluster([FakeNode(host, tmp_path / host.name) for host in hosts]).open()
+    requests = {name: noted(both.nodes[name]) for name in ("y", "z")}
+    capture(both, FRAMEWORK)
+    environments = {name: asked[-1]["environment"] for name, asked in requests.items()}
+    assert "export CUDA_VISIBLE_DEVICES=3\n" in environments["y"] and "HIP_VISIBLE_DEVICES=3" in environments["y"]
+    assert "VISIBLE_DEVICES" not in environments["z"]
+
+
 def test_only_those_that_are_named_are_asked(cluster: Any) -> None:
     facts, _ = capture(cluster, None, names=["c"])
     assert list(facts) == ["c"] and cluster.nodes["a"].asked == []

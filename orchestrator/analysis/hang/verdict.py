@@ -28,6 +28,8 @@ LATE = ("alone", "computes", "input", "link", "pipe", "storage")
 _OF_MANY = ("pipe", "storage", "unread", "worker")
 """Kinds for which most ranks may be named, as no healthy rank does that while others wait."""
 _LEAST_RETRANSMITS = 2
+_SMALL_BYTES = 1200
+"""What fits into one packet of any network."""
 _LATER_S = 1.0
 """A rank has gone on after others had stopped if its last mark is later than theirs by more than this."""
 
@@ -210,7 +212,7 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
         for seen in report.ranks:
             homes.update({connection.local: host for connection in seen.connections})
     pairs = {
-        tuple(sorted((host, other)))
+        tuple(sorted((host, other))): connection.unacknowledged > _SMALL_BYTES
         for host, report in reports.items()
         for seen in report.ranks
         for connection in seen.connections
@@ -222,7 +224,10 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
         return None
     named = [f"{first} and {second}" for first, second in sorted(pairs)[:MOST_NAMED]]
     words = f"nothing arrives between {listed(named) if len(named) == 1 else '; between '.join(named)}"
-    return Verdict("link", words + " (retransmitted without an answer)", f"; {_others(list(ranks), ranks)}")
+    # A path with a smaller MTU than that of the nodes, which tells them nothing, loses large packets alone.
+    large = "; if ping is answered, only large packets are lost: ping -M do -s 1472, or 8972 for jumbo frames, shows it"
+    why = f" (retransmitted without an answer{large if all(pairs.values()) else ''})"
+    return Verdict("link", words + why, f"; {_others(list(ranks), ranks)}")
 
 
 def _untold(ranks: Mapping[int, _Rank], why: str = "", kind: str = "unknown") -> Verdict:

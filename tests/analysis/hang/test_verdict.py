@@ -254,6 +254,12 @@ def test_a_link_is_named_by_both_ends_and_neither_is_guilty() -> None:
     told = judged(linked("10.0.0.1", "10.0.0.2"), linked("10.0.0.2", "10.0.0.1"), WAITING, WAITING)
     assert (told.kind, told.host, told.ranks) == ("link", "", ())
     assert told.sentence.startswith("nothing arrives between node1 and node2 (retransmitted without an answer); ranks 0, 1")
+    large = judged(
+        linked("10.0.0.1", "10.0.0.2", unacknowledged=65_000), linked("10.0.0.2", "10.0.0.1", retransmits=0), WAITING
+    )
+    assert large.words.startswith(
+        "nothing arrives between node1 and node2 (retransmitted without an answer; if ping is answered,"
+    )
     one_way = judged(linked("10.0.0.1", "10.0.0.2"), linked("10.0.0.2", "10.0.0.9", retransmits=0), WAITING)
     assert one_way.words.startswith("nothing arrives between node1 and node2")
 
