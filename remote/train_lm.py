@@ -49,7 +49,7 @@ from lm_float8 import lacking
 from lm_kernels import prefer_kernel
 from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import scale_now
-from lm_parallel import COMPILE_LEVELS, Layout, layout_of, split_of, unusable_layout
+from lm_parallel import COMPILE_LEVELS, Layout, bucket_cap_mib, layout_of, split_of, unusable_layout
 from lm_parts import parts
 from lm_steps import COMPUTE, Tokens, learner, taken
 from rank_parts import RankParts
@@ -133,7 +133,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that share each layer")
     parser.add_argument("--pipeline-parallel", type=int, default=1, help="stages of layers")
     parser.add_argument("--pipeline-schedule", choices=["1f1b", "gpipe"], default="1f1b")
-    parser.add_argument("--bucket-cap-mb", type=int, default=25, help="ddp: MiB of gradients reduced at once")
+    parser.add_argument("--bucket-cap-mb", type=int, default=0, help="ddp: MiB of gradients reduced at once; 0: by the model")
     parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
     parser.add_argument("--timeout-s", type=float, default=600.0, help="longest wait for other ranks, also at the start")
@@ -153,21 +153,11 @@ def shape_of(args: argparse.Namespace) -> Shape:
 def unusable(args: argparse.Namespace) -> str:
     """Return why these arguments cannot be used, or an empty text."""
     counts = ("batch_size", "seq_len", "accumulation", "steps", "batches", "loss_chunks", "replicas", "tensor_parallel")
-    for name in (*SHAPE_COUNTS, *counts, "pipeline_parallel", "bucket_cap_mb", "threads", "max_positions"):
+    for name in (*SHAPE_COUNTS, *counts, "pipeline_parallel", "threads", "max_positions"):
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
-    counts = (
-        "kv_heads",
-        "head_width",
-        "seed",
-        "clip",
-        "find_batch_size",
-        "prefetch",
-        "learning_rate",
-        "weight_decay",
-        "solo_steps",
-    )
-    for name in counts:
+    counts = ("kv_heads", "head_width", "seed", "clip", "find_batch_size", "prefetch", "learning_rate", "weight_decay")
+    for name in (*counts, "solo_steps", "bucket_cap_mb"):
         if getattr(args, name) < 0:
             return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
     for name in ("timeout_s", "loss_scale", "rope_theta"):
@@ -235,6 +225,7 @@ def refuse(args: argparse.Namespace, me: Identity) -> tuple[Shape, Layout, int]:
         raise SystemExit(f"train_lm.py: {problem}")
     parameters = Decoder(shape, Arithmetic(torch.float32, torch.float32, False), args.seq_len).own_parameters()
     layout = layout_of(args, me.world_size, parameters)
+    args.bucket_cap_mb = args.bucket_cap_mb or bucket_cap_mib(parameters)
     if args.embedding == "row-wise" and layout.kind != "none" and (unmet := unusable_rows(shape, layout)):
         raise SystemExit(f"train_lm.py: --embedding row-wise: expected {unmet}")
     if args.compile_split == "whole" and me.world_size > 1:

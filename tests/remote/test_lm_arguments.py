@@ -136,3 +136,11 @@ def test_the_launch_script_passes_every_flag() -> None:
     own = {"--attempts"}  # the program gives it to the process that its search for a batch size starts
     declared = flags(PROGRAM) - own | {f"--{name}" for name in ("layers", "width", "heads", "mlp", "vocab")}
     assert [flag for flag in declared if f"{flag} " not in template] == []
+
+
+@pytest.mark.parametrize(("millions", "mib"), [(124, 25), (1558, 92), (8030, 478)])
+def test_large_models_reduce_more_gradients_at_once(millions: int, mib: int) -> None:
+    """A 64th of the gradients in fp32, and not less than what DistributedDataParallel takes by itself."""
+    from lm_parallel import bucket_cap_mib
+
+    assert bucket_cap_mib(millions * 10**6) == mib
