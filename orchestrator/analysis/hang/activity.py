@@ -48,7 +48,8 @@ def activity(seen: RankSeen, telling: frozenset[str] = frozenset()) -> Activity:
         return Activity("traced", f"is held{step} by a debugger (state t)")
     waits = _waits(seen)
     phase = seen.progress.phase if seen.progress and seen.progress.has_begun else ""
-    if waits is None and phase in ANY_TIME:
+    # A checkpoint or an evaluation may wait in a loop or at a store of its own: only a collective on record contradicts it.
+    if phase in ANY_TIME and (waits is None or waits.collective is None):
         return Activity("pauses", f"is in {phase}{step}")
     is_known = _is_outside(seen, phase, telling)
     if pipe := _pipe(seen, waits, is_known):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.hang.activity import Activity, activity, listed, phases_that_tell
 from orchestrator.analysis.hang.collectives import differing
-from orchestrator.analysis.hang.waits import is_apart, is_of_some
+from orchestrator.analysis.hang.waits import is_a_loop, is_apart, is_of_some
 from orchestrator.record.hang_report import HangReport, RankSeen
 from orchestrator.record.hang_verdict import MOST_NAMED, Verdict, subject
 
@@ -201,7 +201,7 @@ def _places(ranks: Mapping[int, _Rank]) -> Verdict | None:
     odd = [number for number in ranks if number not in most]
     if not odd or len(most) * 2 <= len(ranks) or any(place == "collective" or is_of_some(place) for place in places):
         return None
-    return _of(odd, ranks, "collectives")
+    return _of(odd, ranks, "asleep" if any(map(is_a_loop, places)) else "collectives")
 
 
 def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Verdict | None:

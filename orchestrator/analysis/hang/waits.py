@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from orchestrator.record.hang_report import Call, RankSeen
 
-__all__ = ["BACKWARD", "calls_of", "is_apart", "is_for_itself", "is_of_some", "main_stack", "waits_for_others"]
+__all__ = ["BACKWARD", "calls_of", "is_a_loop", "is_apart", "is_for_itself", "is_of_some", "main_stack", "waits_for_others"]
 
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line \d+ in (?P<faulthandler>\S+)|^\s+(?P<spy>\S+) \([^)]*:\d+\)$')
 BACKWARD = "the backward pass"
@@ -39,7 +39,8 @@ _WAITING_CODE = re.compile(
     r"|\bblock_until_ready\("
 )
 """Of programs alone: a `wait` of Python's own library has a frame there."""
-_AT_A_STORE = re.compile(r"store\w*\.|monitored_barrier|a loop")
+_LOOP = "a loop, for a condition"
+_AT_A_STORE = re.compile(rf"store\w*\.|monitored_barrier|{_LOOP}")
 _OF_SOME = re.compile(
     r"broadcast|Bcast|(^|\.)(gather|scatter|reduce|Gatherv?|Scatterv?|Reduce)(_object\w*)?$"
     r"|\b(i?send\w*|i?recv\w*|batch_isend_irecv)$|\.(wait|wait_all|Wait|Waitall)$"
@@ -86,7 +87,7 @@ def waits_for_others(seen: RankSeen) -> str:
         return ""
     inner = calls[0]
     if inner.polls or any(call.polls for call in calls[:3]):
-        return f"a loop, for a condition ({_named(next(call for call in calls if call.polls))})"
+        return f"{_LOOP} ({_named(next(call for call in calls if call.polls))})"
     if named := _collective(calls):
         return named
     if _BACKWARD.search(inner.file) and inner.name.rpartition(".")[2] in _ENGINE:
@@ -101,6 +102,12 @@ def waits_for_others(seen: RankSeen) -> str:
 def is_apart(place: str) -> bool:
     """Return True if a wait in this place is none in a collective: one at a store, or for a condition."""
     return bool(_AT_A_STORE.search(place))
+
+
+def is_a_loop(place: str) -> bool:
+    """Return True if a wait in this place is a loop of the program that sleeps between looks, as a checkpoint or an upload has
+    one too."""
+    return place.startswith(_LOOP)
 
 
 def is_of_some(place: str) -> bool:

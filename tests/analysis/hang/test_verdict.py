@@ -467,3 +467,21 @@ def test_a_loop_that_waits_for_a_condition_is_a_wait_for_others() -> None:
         "rank 1 on node2 waits in all-reduce 119; ranks 0, 2 wait"
     )
     assert judged(polling, in_call(119)).ranks == ()
+
+
+def polling(function: str, **fields: Any) -> RankSeen:
+    return calling(Call(function, "/home/me/train.py", "time.sleep(0.2)", polls=True), call="clock_nanosleep", **fields)
+
+
+def test_a_loop_of_a_checkpoint_is_a_pause_and_no_collective_that_differs() -> None:
+    """A program that writes a checkpoint may sleep between parts of it, as the others do between looks for its end."""
+    exchange, checkpoint = polling("_exchange"), polling("_checkpoint")
+    told = judged(exchange, checkpoint, exchange)
+    assert (told.kind, told.ranks) == ("asleep", (1,))
+
+
+def test_a_declared_pause_holds_whatever_its_stack_shows() -> None:
+    pausing = replace(polling("_evaluation"), progress=at("evaluate").progress)
+    told = judged(polling("_exchange"), pausing, polling("_exchange"))
+    assert (told.kind, told.ranks) == ("pause", ())
+    assert told.sentence.startswith("a rank reports a pause: ")
