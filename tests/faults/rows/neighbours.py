@@ -49,7 +49,7 @@ def taker(trial: Trial, node: str, other: Other, name: str, said: str) -> Iterat
             process.kill()
 
 
-@row("A1", "a supervisor is killed, and another user of its node takes its address", limit_s=180, skip=missing)
+@row("A1", "a supervisor is killed, and another user of its node takes its address", limit_s=180, short=False, skip=missing)
 def taken_address(trial: Trial) -> None:
     controller, victim = trial.controller, trial.random.choice(("node1", "node2"))
     hello = json.dumps({"event": "hello", "state": "running", "started": None, "record": None}) + "\n"
@@ -73,7 +73,7 @@ def taken_address(trial: Trial) -> None:
         assert dropped.code == 0 and not controller.node_run(victim).exists(), dropped
 
 
-@row("A3", "another user's link where a shared connection of ssh would be", limit_s=180, skip=missing)
+@row("A3", "another user's link where a shared connection of ssh would be", limit_s=180, short=False, skip=missing)
 def planted_link(trial: Trial) -> None:
     """The link leads to a live connection of ours, to another node: what is for node2 would run on node1."""
     controller, lab = trial.controller, trial.lab
@@ -106,7 +106,13 @@ def planted_link(trial: Trial) -> None:
     trial.keep("node2")
 
 
-@row("A4", "a controller with connections of ssh is killed; processes of others name its folder", limit_s=180, skip=missing)
+@row(
+    "A4",
+    "a controller with connections of ssh is killed; processes of others name its folder",
+    limit_s=180,
+    short=False,
+    skip=missing,
+)
 def named_folder(trial: Trial) -> None:
     controller, lab = trial.controller, trial.lab
     hosts = {name: {"address": lab.node(name).address, "transport": "openssh"} for name in ("node1", "node2")}
@@ -132,7 +138,7 @@ def named_folder(trial: Trial) -> None:
     trial.keep("node1", "node2")
 
 
-@row("A2", "another user holds a node's name, and says that he is somebody else", limit_s=180, skip=missing)
+@row("A2", "another user holds a node's name, and says that he is somebody else", limit_s=180, short=False, skip=missing)
 def false_owner(trial: Trial) -> None:
     controller, victim = trial.controller, trial.random.choice(("node1", "node2"))
     record = {"user": "alice", "controller": "desk", "process": 7, "since": "noon", "run_id": "20260101-000000-abcd-r1"}
@@ -159,7 +165,12 @@ def false_owner(trial: Trial) -> None:
     trial.keep("node1", "node2")
 
 
-@row("A5", "a server asks for the password that was typed for the gate before it", skip=lambda: missing() or no_pam())
+@row(
+    "A5",
+    "a server asks for the password that was typed for the gate before it",
+    short=False,
+    skip=lambda: missing() or no_pam(),
+)
 def asked_again(trial: Trial) -> None:
     keys = Keys(*(make_key(trial.scratch / name) for name in ("client", "stranger", "server")))
     (trial.scratch / "rig").mkdir()

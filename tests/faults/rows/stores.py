@@ -52,7 +52,7 @@ PLANTED = {
 }
 
 
-@row("S9", "another user puts something else in the place of a store's files", limit_s=240, skip=missing)
+@row("S9", "another user puts something else in the place of a store's files", limit_s=240, short=False, skip=missing)
 def planted_in_a_store(trial: Trial) -> None:
     controller = trial.rival("ada")
     name = "ada1"
@@ -78,7 +78,7 @@ def planted_in_a_store(trial: Trial) -> None:
         shutil.rmtree(base)
 
 
-@row("S10", "two people sign one archive, and another user adds what is no signature", limit_s=240, skip=missing)
+@row("S10", "two people sign one archive, and another user adds what is no signature", limit_s=240, short=False, skip=missing)
 def signed_by_two(trial: Trial) -> None:
     controller = trial.rival("ada")
     name = "ada1"
