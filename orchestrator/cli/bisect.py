@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir
-    from orchestrator.record.benchfile import reached_inventory
     from orchestrator.results import Cell
 
 
@@ -92,6 +91,7 @@ def bisect(
     from orchestrator.errors import ConfigError
     from orchestrator.inventory.devices import with_devices
     from orchestrator.plan.words import label as label_of
+    from orchestrator.record.benchfile import reached_inventory
     from orchestrator.report.bisect import differences
     from orchestrator.report.text import one_line
 

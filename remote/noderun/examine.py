@@ -21,7 +21,7 @@ MOST_THREADS = 24
 MOST_CHILDREN = 24
 MOST_HOLDERS = 4
 MOST_LAUNCHERS = 8
-DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 # System calls that tell what a thread waits for, by machine: /proc/<pid>/syscall has numbers.
 CALLS = {
@@ -161,7 +161,7 @@ def uses_device(pid):
     folder = "/proc/%d/fd" % pid
     for descriptor in names_in(folder):
         try:
-            if os.readlink(os.path.join(folder, descriptor)).startswith(DEVICES):
+            if os.readlink(os.path.join(folder, descriptor)).startswith(GPU_FILES):
                 return True
         except OSError:
             continue

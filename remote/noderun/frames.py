@@ -17,7 +17,7 @@ MOST_BESIDE = 16
 MOST_SOURCE_BYTES = 1 << 20
 MOST_CODE = 160
 MOST_POLLING_LINES = 10
-LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/(?!site-packages/|dist-packages/)|^<frozen ")
+PYTHON_LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/(?!site-packages/|dist-packages/)|^<frozen ")
 TRAINS = re.compile(r"backward|all_reduce|all_gather|barrier|broadcast|loader|\bnext\(")
 """What stands in the loop of a training program, and in none that only waits for something."""
 
@@ -35,7 +35,7 @@ def calls_of(text, pid):
     for call in main[:3]:
         lines = source(pid, call["file"])
         call["code"] = statement(lines, call["line"])
-        if own and not LIBRARY.search(call["file"]):
+        if own and not PYTHON_LIBRARY.search(call["file"]):
             own = False
             call["polls"] = polls(lines, call["line"])
     return {"calls": main[:MOST_CALLS], "beside": [thread[:4] for thread in threads[:MOST_BESIDE]]}

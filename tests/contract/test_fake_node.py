@@ -185,6 +185,7 @@ def test_a_run_that_ends_well_is_told_and_recorded_and_fetched(subject: Subject,
         "boot_id",
         "oom_kills",
         "left_over",
+        "stuck",
         "meter",
     }
     assert set(record) == names | {"started_mono_s", "stopped_mono_s", "ended_mono_s"}

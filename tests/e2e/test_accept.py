@@ -63,7 +63,11 @@ def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(pro
     assert verdicts.pop("node2") == "fail" and "fail" not in verdicts.values(), done
     (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "peers"]
     assert [finding["subject"] for finding in bar["findings"] if finding["verdict"] == "fail"] == ["node2"]
-    assert set(done.json["not_tested"]) == {"links", "against the last acceptance"}
+    assert set(done.json["not_tested"]) == {
+        "links",
+        "against the last acceptance",
+        "reference figures of a device without a name",
+    }
 
     folder, archive = folder_of(project), Path(done.json["archive"])
     assert "node2  suspect" in project.orch("nodes").out

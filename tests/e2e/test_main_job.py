@@ -61,7 +61,8 @@ def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
         f"{row['nodes']}x{row['gpus']}": f"{row['median']:.2f}" for row in rows
     }
     assert forms["markdown"].out.count("| 4n2g |") == 1 and "SIMULATED" in forms["table"].out.upper()
-    assert forms["table"].out == bench.out
+    named, _, table_text = forms["table"].out.partition("\n")
+    assert named.startswith("bench 20") and table_text == bench.out
     assert forms["junit"].out.count("<testcase ") == 3 and "<failure" not in forms["junit"].out
     assert forms["prometheus"].out.count("\norch_speedup_ratio{") == 3
     assert forms["mllog"].out.count('"key": "tracked_stats"') == 3

@@ -116,6 +116,8 @@ def test_each_gpu_of_each_node_has_its_rate_and_a_wrong_result_names_the_node(co
 
 def test_the_rows_of_an_nccl_test_become_metrics_by_size(controller: Controller) -> None:
     log = (REPOSITORY / "templates" / "nccl_tests" / "sample.log").read_text()
+    device = "#  Rank  {} Group  0 Pid  24926 on  nid007109 device  1 [0009:01:00] NVIDIA GH200 120GB\n"
+    log = log.replace("#\n#    ", "".join(device.format(rank) for rank in (2, 3)) + "#\n#    ", 1)
     inventory = prepared(controller, "nccl_tests_dir", "all_reduce_perf", {"node1": log, "node2": log})
     done = controller.orch("bench", "all_reduce_perf", "--nodes", "2", "--repeats", "2", "--no-baseline", "-H", inventory)
     assert done.code == 0, done

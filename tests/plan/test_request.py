@@ -156,7 +156,7 @@ def test_a_bench_begins_with_no_more_repeats_than_its_cap() -> None:
         ({"max_repeats": 5}, "--max-repeats: expected --until-ci as well, got none. use --repeats instead"),
         ({"until_ci": "1%", "repeats": 1}, "--repeats: expected 2 to 30 initial repeats, got 1"),
         ({"until_ci": "1%", "repeats": 9, "max_repeats": 8}, "--repeats: expected 2 to 8 initial repeats, got 9"),
-        ({"until_ci": "1"}, "--until-ci: expected a percentage above 0 and below 100, such as 1%, got '1'"),
+        ({"until_ci": "1"}, "--until-ci: expected a percentage above 0 and below 100, such as 1%, got '1'. did you mean 1%?"),
         ({"budget": "soon"}, "--budget: expected a time such as 90s, 30m, 1h30m or 90 (seconds), got 'soon'"),
     ],
 )

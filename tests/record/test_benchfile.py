@@ -50,7 +50,7 @@ def record(tune: TuneRecord | None = TUNE) -> BenchRecord:
     plan = {**(whole.plan or {}), "late": PlanEntry(1, 3, rung=0, attempt=2)}
     more = {"label": "before the update", "skipped": (SKIPPED,), "expect": (expectation_of("busbw >= 3 nodes=2"),)}
     more |= {"devices": {"a": "1,2"}, "job": ("--time=60", "--nodes=2"), "profile": profile_of("torch:steps=3:ranks=1")}
-    more |= {"spares": ("c",), "replaced": {"b": "c"}}
+    more |= {"spares": ("c",), "replaced": {"b": "c"}, "lab": "/p/.orch/lab"}
     return replace(whole, superseded={"gone": "late"}, plan=plan, notes=("a note",), left_out=("late",), **more)
 
 
@@ -95,7 +95,7 @@ def test_the_keys_of_the_file_stay_what_they_were() -> None:
     content = written(record(None).as_dict())
     assert list(content) == [
         "bench_id", "created", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan",
-        "course", "limits", "planned_with", "label", "skipped", "devices", "replaced", "profile", "expect", "job",
+        "course", "limits", "planned_with", "label", "lab", "skipped", "devices", "replaced", "profile", "expect", "job",
         "notes", "left_out", "spares",
     ]  # fmt: skip
     assert content["plan"]["late"] == {"cell": 1, "repeat": 3, "rung": 0, "attempt": 2}

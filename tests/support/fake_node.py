@@ -229,6 +229,7 @@ class FakeNode:
             "limits": {name: [None, None] for name in ("memlock", "nofile", "nproc", "core")},
             "framework": {"python": "3.11.2"}, "imported": True, "hostname_addresses": [self.host.address], "programs": {},
             "held_by": None, "workdir_first": f"{self.host.name} in {capture}", "disk_free_inodes": None,
+            "workdir_open": "", "processes_left": [],
             "load": {"count": 8, "busy_s": 0.0, "own_s": 0.0, "switches": [0, 0], "seconds": 0.1},
         }  # fmt: skip
         if request.get("peers"):

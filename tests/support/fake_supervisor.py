@@ -224,6 +224,7 @@ class FakeSupervisor:
             "boot_id": self.node.boot_id,
             "oom_kills": 0,
             "left_over": [],
+            "stuck": [],
             "meter": {"growth": []},
             "ranks": [self.ranks[rank] for rank in sorted(self.ranks)],
             "files": {log.name: {"bytes": log.stat().st_size, "sha256": digest(log.read_bytes())} for log in logs},

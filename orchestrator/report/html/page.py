@@ -7,6 +7,7 @@ evidence, so the same bench gives the same bytes.
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -260,6 +261,7 @@ _UNITS = {
     "mbit": (1000, "Gbit/s"), "gbit": (1, "Gbit/s"),
 }  # fmt: skip
 """Units that end the name of a fact, each with the divisor and the name of that which is shown."""
+_NAME = re.compile(r"[a-z0-9_.]+")
 _VALUES = {"''": "none", "null": "none", "[]": "none", "true": "yes", "false": "no"}
 
 
@@ -273,7 +275,9 @@ def _facts(facts: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, dict[s
             words, text = fact, _VALUES.get(value, value)
             if name and divisor and value.replace(".", "", 1).isdecimal():
                 words, text = name, f"{float(value) / divisor:.4g} {unit_shown}"
-            of_fact = shown.setdefault(words.replace("_", " ").replace(".", ": "), {})
+            if _NAME.fullmatch(words):  # a key that a node made up stays as it is
+                words = words.replace("_", " ").replace(".", ": ")
+            of_fact = shown.setdefault(words, {})
             of_fact.setdefault(text, []).extend(hosts)
     return shown
 
