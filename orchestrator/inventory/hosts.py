@@ -148,8 +148,8 @@ class Inventory:
         Raises ConfigError with the unknown host or group and the closest known one.
         """
         selected = self._names(expression) if expression else {host.name for host in self.hosts}
-        excluded = self._names(exclude) if exclude else set()
-        return tuple(host for host in self.hosts if host.name in selected - excluded)
+        chosen = selected - self._names(exclude) if exclude else selected
+        return tuple(host for host in self.hosts if host.name in chosen)
 
     def _names(self, expression: str) -> set[str]:
         names_of: dict[str, set[str]] = {}

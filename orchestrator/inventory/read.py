@@ -38,8 +38,9 @@ def _opened(source: str) -> Inventory:
 def _refuse_unhideable(inventory: Inventory) -> None:
     """Raise Faults for secret variables whose values could not be told from other text."""
     hosts: dict[str, list[str]] = {}
+    secrets = inventory.secrets  # goes over the variables of all hosts
     for host in inventory.hosts:
-        for name in inventory.secrets:
+        for name in secrets:
             value = host.env.get(name, "")
             if not is_switch(value) and len(significant(value)) < LEAST:
                 hosts.setdefault(name, []).append(host.name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.hang.waits import BACKWARD, calls_of, is_for_itself, waits_for_others
+from orchestrator.analysis.hang.waits import BACKWARD, calls_of, is_a_loop, is_for_itself, waits_for_others
 from orchestrator.record.hang_report import Collective, RankSeen
 
 __all__ = ["ANY_TIME", "Activity", "activity", "listed", "phases_that_tell"]
@@ -124,13 +124,15 @@ def _waits(seen: RankSeen) -> Activity | None:
     pending = next((entry for entry in seen.collectives or () if not entry.over), None)
     if pending is not None:
         return Activity("waits", f"waits in {_name(pending)}", collective=pending, place=f"{pending.group}/{pending.name}")
+    is_held = seen.is_unanswered and bool(calls_of(seen))  # it may have left the phase that it marked last
+    marked = seen.collectives is None and not is_held and seen.progress and seen.progress.phase == "collective"
     # The recorder holds collectives alone: no wait at a store, no monitored barrier.
-    if place := waits_for_others(seen):
+    place = waits_for_others(seen)
+    if place and not (marked and is_a_loop(place)):
         if place == BACKWARD and _computes(seen) and not seen.uses_device:
             return None
         return Activity("waits", f"waits in {place}", place=place)
-    is_held = seen.is_unanswered and bool(calls_of(seen))  # it may have left the phase that it marked last
-    if seen.collectives is None and not is_held and seen.progress and seen.progress.phase == "collective":
+    if marked and seen.progress:
         return Activity("waits", f"waits in a collective of step {seen.progress.step}", place="collective")
     return None
 

@@ -27,7 +27,7 @@ def temporaries(trial: Trial, node: str) -> list[str]:
 @row("S1", "a node's disk is full at push, and in mid-run", limit_s=120)
 def full_node(trial: Trial) -> None:
     controller, node = trial.controller, trial.random.choice(trial.nodes)
-    on_node(trial.lab, node, "mkdir -p -m 700 ~/small && mount -t tmpfs -o size=36k,mode=0700 none ~/small")
+    on_node(trial.lab, node, "mkdir -p -m 700 ~/small && mount -t tmpfs -o size=44k,mode=0700 none ~/small")
     try:
         small = inventory(controller, variables={"workdir": "~/small"})
         text = refused(controller, "deploy", "-f", "simulated", "--hosts", small, code=1)
