@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from orchestrator.record import RunDir
 
 
+_NO_RECORD = (
+    "no supervisor of them is alive: it was killed, or the controller died before the start; orch resume repeats such runs"
+)
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the command of this module."""
     app.command("collect")(collect)
@@ -89,7 +94,7 @@ def collect(
         raise Faults(errors)
     incomplete = [collected for _, collected in report if not collected.complete]
     if incomplete:
-        lives = any("still running" in collected.note for collected in incomplete)
+        lives = any(collected.lives for collected in incomplete)
         hint = "a run that is still running has no exit record; see orch status" if lives else _NO_RECORD
         raise DataError(
             f"{len(incomplete)} records of runs are not complete yet",
@@ -97,11 +102,6 @@ def collect(
             where=str(directory.path),
             hint=hint,
         )
-
-
-_NO_RECORD = (
-    "no supervisor of them is alive: it was killed, or the controller died before the start; orch resume repeats such runs"
-)
 
 
 def _collect(

@@ -98,18 +98,10 @@ def fold(names: Iterable[str]) -> str:
     return ",".join([str(nodes), *others] if foldable else others)
 
 
-_OTHER_NAMES = {
-    "float32": "fp32", "float": "fp32", "single": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
-    "tensorfloat32": "tf32", "float8": "fp8", "float64": "fp64", "double": "fp64",
-}  # fmt: skip
-"""What other programs call a type."""
-
-
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the choice closest to ``word``, empty if none is close."""
     by_letters = {str(choice).lower(): str(choice) for choice in choices if str(choice) != str(word)}
-    known = _OTHER_NAMES.get(str(word).lower(), "")
-    matches = [known] if known in by_letters else get_close_matches(str(word).lower(), by_letters, 1)
+    matches = get_close_matches(str(word).lower(), by_letters, 1)
     return f"; did you mean {by_letters[matches[0]]!r}?" if matches else ""
 
 

@@ -35,8 +35,8 @@ _SAMPLES_BYTES = 4 << 20
 class Collected:
     """The collected logs of one host and one run. ``complete``: the exit record is collected and every digest matches.
 
-    ``absent``: the node does not have the run. ``odd`` are names in the log folder that are not logs and were neither opened
-    nor sent: links, pipes, devices.
+    ``absent``: the node does not have the run; ``lives``: it still runs there. ``odd`` are names in the log folder that are not
+    logs and were neither opened nor sent: links, pipes, devices.
     """
 
     host: str
@@ -46,6 +46,7 @@ class Collected:
     note: str = ""
     odd: tuple[str, ...] = ()
     absent: bool = False
+    lives: bool = False
 
 
 def collect_host(
@@ -146,13 +147,14 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float, max_bytes: int, mov
     if fetched.exit_record:  # last of all, because a run with all its exit records is read
         run.write_log(host, "exit.json", fetched.exit_record)
     note = f"{fetched.left_out} files beyond the limit of {_MAX_FILES} were left out" if fetched.left_out else ""
+    lives = fetched.alive and not fetched.exit_record
     if not fetched.exit_record:
         note = "still running on the node" if fetched.alive else "without an exit record: its supervisor is gone"
     if fetched.odd:
         note = "; ".join(
             [*([note] if note else []), f"left on the node, because they are not logs: {', '.join(map(repr, fetched.odd))}"]
         )
-    return Collected(host, logs.received, len(fetched.sizes), False, note, fetched.odd)
+    return Collected(host, logs.received, len(fetched.sizes), False, note, fetched.odd, lives=lives)
 
 
 def is_complete(run: RunDir, host: str) -> bool:

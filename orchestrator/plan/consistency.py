@@ -16,6 +16,7 @@ from orchestrator.inventory import nearest
 from orchestrator.inventory.reserved import PLACED, RESERVED
 from orchestrator.inventory.values import KeyPath, shown_value
 from orchestrator.logs.steps import SPEEDS
+from orchestrator.plan.framework import nearest_dtype
 from orchestrator.plan.log_consistency import log_inconsistencies
 from orchestrator.plan.measures import MEASURES
 from orchestrator.plan.model_consistency import model_inconsistencies
@@ -100,7 +101,7 @@ def _defaults(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Faul
         dtype = own.dtype if own and "dtype" in own.model_fields_set else file.defaults.dtype
         if dtype and types and dtype not in types:
             hint = (
-                nearest(dtype, types).lstrip("; ")
+                nearest_dtype(dtype, types).lstrip("; ")
                 or f"another default for one device: device_defaults: {{{device}: {{dtype: …}}}}"
             )
             yield (*at, "dtype"), f"expected one of {', '.join(types)} of dtypes.{device}, got {dtype!r}", hint

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,23 @@ from orchestrator.logs import LogGrammar
 from orchestrator.plan.measures import MEASURES, TRAINING, Measure
 from orchestrator.plan.transformer import Transformer, transformer_of
 
-__all__ = ["ConfigFile", "Framework", "Knob", "Option", "StepOptions", "payload_digest", "payload_path", "run_path"]
+__all__ = [
+    "ConfigFile",
+    "Framework",
+    "Knob",
+    "Option",
+    "StepOptions",
+    "nearest_dtype",
+    "payload_digest",
+    "payload_path",
+    "run_path",
+]
+
+_OTHER_DTYPES = {
+    "float32": "fp32", "float": "fp32", "single": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
+    "tensorfloat32": "tf32", "float8": "fp8", "float64": "fp64", "double": "fp64",
+}  # fmt: skip
+"""Names that other programs have for orch's types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +226,19 @@ class Framework:
             raise ConfigError(
                 f"expected one of {', '.join(table)} for {self.name} on {device}, got {dtype!r}",
                 where="--dtype",
-                hint=f"{self.dtype_reasons.get(device, '')}{nearest(dtype, table)}".removeprefix("; "),
+                hint=f"{self.dtype_reasons.get(device, '')}{nearest_dtype(dtype, table)}".removeprefix("; "),
             )
         return table[dtype]
+
+
+def nearest_dtype(dtype: str, choices: Iterable[str]) -> str:
+    """Return `nearest` of a type, which may have the name that another program gives it.
+
+    >>> nearest_dtype("HALF", ["fp32", "fp16"]), nearest_dtype("half", ["fp32", "bf16"])
+    ("; did you mean 'fp16'?", '')
+    """
+    known = _OTHER_DTYPES.get(dtype.lower(), dtype)
+    return f"; did you mean {known!r}?" if known != dtype and known in choices else nearest(dtype, choices)
 
 
 def payload_digest(files: Mapping[str, str]) -> str:

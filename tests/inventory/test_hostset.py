@@ -176,8 +176,6 @@ def test_nearest_suggests_only_what_is_near() -> None:
     assert nearest("GPT-tiny", ["moe-tiny", "gpt-tiny"]) == "; did you mean 'gpt-tiny'?"
     assert nearest("x", []) == ""
     assert nearest("docker", ["docker", "podman"]) == "", "what was meant is what was written"
-    assert nearest("float16", ["fp32", "fp16"]) == "; did you mean 'fp16'?" == nearest("HALF", ["fp32", "fp16"])
-    assert nearest("half", ["fp32", "bf16"]) == ""
 
 
 @pytest.mark.parametrize("name", ["node1", "gpu-01.lab.example.org", "10.11.0.2", "_x", "a" * 128, "condor", "nullity"])

@@ -56,11 +56,12 @@ def test_only_what_is_new_is_brought_and_a_run_that_goes_on_is_not_complete(node
     moved: list[int] = []
     first = collect_host(node, run, moved=moved.append)
     assert (first.new_bytes, first.files, first.complete, first.note) == (10, 4, False, "still running on the node")
+    assert first.lives
     log = node.folder(RUN) / "logs" / "rank-0.out"
     log.write_bytes(log.read_bytes() + b"abc")
     end(node)
     second = collect_host(node, run, moved=moved.append)
-    assert (second.new_bytes, second.complete, second.note) == (3, True, "") and moved == [10, 3]
+    assert (second.new_bytes, second.complete, second.note, second.lives) == (3, True, "", False) and moved == [10, 3]
     assert run.log_path("a", "rank-0.out").read_bytes() == b"0123456789abc" and is_complete(run, "a")
     assert collect_host(node, run).new_bytes == 0
 
