@@ -13,9 +13,9 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from orchestrator import __version__
 from orchestrator.cli.main import MODULES, whole
 from orchestrator.errors import EXIT_STATUS
+from orchestrator.version import __version__
 
 SUMMARIES = {name: summary for commands in MODULES.values() for name, summary in commands.items()}
 ENVIRONMENT = {

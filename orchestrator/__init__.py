@@ -14,15 +14,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from orchestrator.version import __version__
+
 if TYPE_CHECKING:
     from orchestrator.api.bench import Bench, load
     from orchestrator.api.plan import Plan, prepare, run
     from orchestrator.errors import OrchError
     from orchestrator.plan import Limits
 
-__version__ = "0.1.0"
-
-__all__ = ["Bench", "Limits", "OrchError", "Plan", "load", "prepare", "run"]
+__all__ = ["Bench", "Limits", "OrchError", "Plan", "__version__", "load", "prepare", "run"]
 
 # Loaded when they are used: a program that only asks for the version, and every start of `orch`, does without.
 _HOMES = {

@@ -27,7 +27,10 @@ REMOTE = sorted((REPOSITORY / "remote").glob("*.py")) + PARTS
 OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 
 # The ground: modules directly in the package, on which all packages stand and which use only each other.
-GROUND = {"__init__", "__main__", "errors", "extras", "files", "plural", "pool", "procs", "slurm", "strictjson", "yamlfile"}
+GROUND = {
+    "__init__", "__main__", "errors", "extras", "files", "plural", "pool", "procs", "slurm", "strictjson", "version",
+    "yamlfile",
+}  # fmt: skip
 # Each package, and the packages that it may use besides the ground. Imports inside functions and those for types count.
 MAY_USE = {
     "inventory": "",
@@ -46,6 +49,63 @@ MAY_USE = {
     "lab": "inventory",
     "site": "logs plan record results analysis report",
     "cli": "inventory logs plan checks record transport store nodes results analysis controller report site lab api",
+}
+# Features: what orch does besides planning, carrying out and summarizing a bench. Each is to become a folder of its own; until
+# then these are its modules and folders.
+FEATURES = {
+    "accept": "analysis/accept analysis/past_acceptances cli/accept cli/acceptance cli/acceptances cli/suite_check "
+    "cli/suite_plan plan/suite plan/suite_files record/acceptance record/past_acceptance report/accept report/html/certificate",
+    "ansible": "inventory/ansible inventory/ansible_files inventory/ansible_vars",
+    "explain": "analysis/explain report/explain",
+    "hang": "analysis/hang cli/stacks controller/hang record/hang_report record/hang_verdict report/hang",
+    "history": "analysis/history cli/history report/history report/html/trend_charts report/trend",
+    "profile": "analysis/profile plan/profile report/profile",
+    "published": "analysis/published cli/published plan/published_faults plan/published_schema report/published "
+    "report/published_language",
+    "search": "analysis/bisect analysis/tune cli/answer cli/bisect cli/tune controller/bisection controller/rounds "
+    "controller/search record/bisect_record report/bisect report/tune",
+    "site": "analysis/catalogue cli/serve cli/site cli/watching report/html/choices report/html/overviews site",
+    "store": "cli/store cli/store_places cli/stored report/store store",
+}
+# The rest is the core, which imports no feature. These modules of it still do, each with what it imports; a module that is not
+# listed here, or a feature that is not in its row, is refused.
+NOT_YET = {
+    "analysis/compare/suspects": "explain",
+    "api/find": "accept",
+    "api/prepare": "profile search",
+    "api/sealing": "accept history",
+    "cli/archive": "store",
+    "cli/bench": "accept profile",
+    "cli/beside": "explain hang profile",
+    "cli/complete": "accept",
+    "cli/controller": "search",
+    "cli/framework_check": "published",
+    "cli/node_states": "accept",
+    "cli/options": "accept",
+    "cli/page": "site",
+    "cli/resume": "accept",
+    "cli/schema": "published",
+    "cli/sealing": "accept",
+    "cli/summarize": "published search",
+    "controller/controller": "search",
+    "controller/launch": "hang",
+    "controller/watch": "hang",
+    "inventory/formats": "ansible",
+    "inventory/groups": "ansible",
+    "inventory/read": "ansible",
+    "plan/bench": "profile",
+    "plan/consistency": "published",
+    "plan/schema": "published",
+    "plan/schema_faults": "published",
+    "record/archive": "accept",
+    "record/bench_parts": "profile",
+    "record/benchfile": "profile search",
+    "record/manifest": "hang",
+    "record/ownership": "accept",
+    "record/removal": "accept",
+    "report/html/charts": "explain published",
+    "report/html/comparison": "site",
+    "report/html/page": "explain hang profile published",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
 # modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing: that would load heavy libraries.
@@ -253,22 +313,26 @@ def package_of(file: str) -> str:
 
 @cache
 def arrows() -> dict[str, frozenset[str]]:
-    """Return by module the modules that it imports, lazily, for types alone, or at its top; faces are modules as well."""
+    """Return by module the modules that it imports, lazily, for types alone, or at its top; faces are modules as well, and the
+    root package is ``__init__``."""
     files = {label(path).removesuffix(".py"): path for path in modules()}
 
     def module_of(dotted: str) -> str | None:
-        below = "/".join(dotted.split(".")[1:]) or "__init__"
+        root, *parts = dotted.split(".")
+        if root != "orchestrator":
+            return None
+        below = "/".join(parts) or "__init__"
         return below if below in files else f"{below}/__init__" if f"{below}/__init__" in files else None
 
     uses: dict[str, set[str]] = {file: set() for file in files}
     for file, path in files.items():
         for node in nodes(path):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "orchestrator":
+            if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
                 uses[file] |= {target for name in names if (target := module_of(name) or module_of(str(node.module)))}
             elif isinstance(node, ast.Import):
                 uses[file] |= {target for alias in node.names if (target := module_of(alias.name))}
-    return {file: frozenset(targets - {file, "__init__"}) for file, targets in uses.items()}
+    return {file: frozenset(targets - {file}) for file, targets in uses.items()}
 
 
 def circles(graph: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
@@ -328,6 +392,30 @@ def test_packages_import_each_other_in_no_circle() -> None:
 
 def test_modules_import_each_other_in_no_circle() -> None:
     assert circles(arrows()) == []
+
+
+def test_no_module_imports_the_root_package() -> None:
+    # It imports the Python interface, so whatever imports it stands on everything. `orchestrator.version` has the version.
+    assert [file for file, targets in arrows().items() if "__init__" in targets] == []
+
+
+def feature_of(module: str) -> str:
+    """Return the feature that a module belongs to, an empty text for one of the core."""
+    for feature, row in FEATURES.items():
+        if any(module == place or module.startswith(f"{place}/") for place in row.split()):
+            return feature
+    return ""
+
+
+def test_the_core_imports_no_feature() -> None:
+    core = {file: targets for file, targets in arrows().items() if not feature_of(file) and file != "__init__"}
+    found = {file: " ".join(sorted({feature_of(target) for target in targets} - {""})) for file, targets in core.items()}
+    assert {file: features for file, features in found.items() if features} == NOT_YET
+
+
+def test_every_feature_names_modules_that_exist() -> None:
+    places = {place for row in FEATURES.values() for place in row.split()}
+    assert {place for place in places if not any(f"{file}/".startswith(f"{place}/") for file in arrows())} == set()
 
 
 def test_a_circle_would_be_seen() -> None:
@@ -524,6 +612,7 @@ def test_help_imports_the_table_of_commands_and_none_of_them() -> None:
     assert done.returncode == 0 and "bench" in done.stdout, done.stderr
     assert json.loads(done.stderr) == [
         "orchestrator", "orchestrator.cli", "orchestrator.cli.defaults", "orchestrator.cli.main", "orchestrator.errors",
+        "orchestrator.version",
     ]  # fmt: skip
 
 

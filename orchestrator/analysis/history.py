@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError
 from orchestrator.files import write_atomic
 from orchestrator.record import BenchDir
@@ -28,6 +27,7 @@ from orchestrator.results import Interval, RunResult
 from orchestrator.results.bench import placed
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Row, summarize
+from orchestrator.version import __version__
 
 __all__ = [
     "History", "PastAcceptance", "PastCell", "chosen", "damaged_runs", "evidence_mark", "history", "history_of", "listed",

@@ -124,9 +124,9 @@ def begun(
     import time
     from pathlib import Path
 
-    from orchestrator import __version__
     from orchestrator.cli.acceptance import Acceptance, earlier_of
     from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord
+    from orchestrator.version import __version__
     from orchestrator.yamlfile import read_text
 
     selection.project.prepare()

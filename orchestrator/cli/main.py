@@ -13,9 +13,9 @@ import typer
 import typer.core
 import typer.main
 
-from orchestrator import __version__
 from orchestrator.cli.defaults import Command
 from orchestrator.errors import EXIT_STATUS, DataError, Faults, OrchError
+from orchestrator.version import __version__
 
 __all__ = ["MODULES", "main", "program", "whole"]
 

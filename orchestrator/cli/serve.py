@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import orchestrator
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 
@@ -177,7 +176,7 @@ class Builder:
 
         argv = [sys.executable, "-m", "orchestrator", "site", str(self.folder), "--home", "../"]
         # Python would also look for modules in the current folder, which is anybody's; so it starts in another one.
-        places = [str(Path(orchestrator.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+        places = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH", "")])]
         environment = os.environ | {"ORCH_PROJECT": str(self._project.root), "PYTHONPATH": os.pathsep.join(places)}
         self._said.clear()
         self._began_s = time.monotonic()

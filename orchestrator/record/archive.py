@@ -22,7 +22,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkstemp
 from typing import Any, BinaryIO
 
-from orchestrator import __version__
 from orchestrator.errors import ConfigError, DataError, RunError
 from orchestrator.files import failures
 from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir
@@ -40,6 +39,7 @@ from orchestrator.record.ownership import holder
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.sealed_tar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end, size_of
 from orchestrator.record.state_file import check_name, damaged, read_bytes
+from orchestrator.version import __version__
 
 __all__ = ["RECORD", "SUMS", "Archive", "Contents", "Unpacked", "has_files_of", "seal", "unpack", "verify"]
 

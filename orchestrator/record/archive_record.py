@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator import __version__
 from orchestrator.errors import DataError
 from orchestrator.record.sealed_tar import TarReader
 from orchestrator.record.state_file import check_name, damaged
 from orchestrator.strictjson import strict_json
+from orchestrator.version import __version__
 
 __all__ = ["MAX_OWN_BYTES", "RECORD", "SCHEMA", "SUMS", "Head", "difference", "digests_of", "head_of", "record_of", "root_of"]
 

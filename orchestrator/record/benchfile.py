@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator import __version__
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory import Host, is_loopback
 from orchestrator.inventory.reserved import LAB_VARIABLE
@@ -23,6 +22,7 @@ from orchestrator.plan.profile import Profile, profile_name
 from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import PlanEntry, PlannedWith, RungRecord, TuneRecord
 from orchestrator.record.bisect_record import BisectRecord, bisect
+from orchestrator.version import __version__
 
 __all__ = ["BenchRecord", "bench_record", "reached_inventory"]
 

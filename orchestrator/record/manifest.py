@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError, recorded_error
 from orchestrator.logs import LogGrammar
 from orchestrator.plan import MEASURES, Framework, Measure, RunSpec
@@ -25,6 +24,7 @@ from orchestrator.record.recorded_grammar import grammar_of
 from orchestrator.record.recorded_spec import spec_of
 from orchestrator.record.rundir import RunDir
 from orchestrator.record.state_file import check_name
+from orchestrator.version import __version__
 
 __all__ = ["Answer", "Clean", "Manifest", "NodeStart", "RecordedOutcome", "StartRecord", "manifest_of", "read_manifest",
            "write_end", "write_outcome", "write_reread"]  # fmt: skip

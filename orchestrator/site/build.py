@@ -11,7 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from orchestrator import __version__
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, bench_names, node_pasts, page_name
 from orchestrator.analysis.history import evidence_mark
 from orchestrator.errors import DataError, OrchError
@@ -26,6 +25,7 @@ from orchestrator.report.html.navigation import links_of
 from orchestrator.site.comparisons import ComparisonJob, comparison_jobs, write_comparisons
 from orchestrator.site.folder import PAGES, STATE, checked, keep_page, staging
 from orchestrator.site.pages import acceptance_page, bench_page, entry_of, mark_of, read
+from orchestrator.version import __version__
 
 __all__ = ["Built", "build"]
 

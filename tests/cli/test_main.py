@@ -12,7 +12,6 @@ from contextlib import redirect_stderr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import __version__
 from orchestrator.cli.main import report
 from orchestrator.errors import (
     EXIT_STATUS,
@@ -26,6 +25,7 @@ from orchestrator.errors import (
     Undecided,
     recorded_error,
 )
+from orchestrator.version import __version__
 from tests.cli.nowhere import INVENTORY
 from tests.support.cli_project import Project
 from tests.support.commands import REPOSITORY

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator import __version__
 from orchestrator.api.sealing import contents as tables
 from orchestrator.errors import DataError
 from orchestrator.record import sealed_tar as sealedtar
 from orchestrator.record.archive import RECORD, SUMS, seal, verify
 from orchestrator.record.rundir import BenchDir
+from orchestrator.version import __version__
 from tests.record.archive.packing import quoted, refusal, resealed
 from tests.support.examples import examples
 from tests.support.flips import refused, regions

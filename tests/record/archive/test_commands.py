@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestrator import __version__
 from orchestrator.api.sealing import contents as tables
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, OrchError
 from orchestrator.record.rundir import BenchDir
+from orchestrator.version import __version__
 from tests.record.archive.packing import quoted
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import __version__
 from orchestrator.api.sealing import contents as tables
 from orchestrator.errors import ConfigError, DataError, RunError
 from orchestrator.record import sealed_tar as sealedtar
 from orchestrator.record.archive import RECORD, SUMS, seal, verify
 from orchestrator.record.ownership import owned
 from orchestrator.record.rundir import BenchDir
+from orchestrator.version import __version__
 from tests.record.archive.packing import quoted, tree
 
 

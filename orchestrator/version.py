@@ -1,0 +1,7 @@
+"""The version of orch, in a module that imports nothing: the root package imports the Python interface."""
+
+from __future__ import annotations
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"
