@@ -109,7 +109,7 @@ def noise(size: int) -> bytes:
 
 def matching(sample: bytes, grammar: LogGrammar, size: int) -> bytes:
     """Return the sample's step lines repeated, their step numbers counted on by tens, an interval that every program prints."""
-    patterns = [re.compile(pattern, re.ASCII) for pattern in grammar.patterns]
+    patterns = results(grammar)
     parts: list[tuple[str, bool]] = []
     for line in sample.decode("utf-8", "replace").splitlines():
         for match in filter(None, (pattern.search(line) for pattern in patterns)):
@@ -124,9 +124,14 @@ def matching(sample: bytes, grammar: LogGrammar, size: int) -> bytes:
     return "".join(written).encode()
 
 
+def results(grammar: LogGrammar) -> list[re.Pattern[str]]:
+    """Return the patterns of lines with results: of programs with steps, and of those without any."""
+    return [re.compile(pattern, re.ASCII) for pattern in (*grammar.patterns, *grammar.readings)]
+
+
 def rates(data: bytes, grammar: LogGrammar, rounds: int) -> tuple[float, float, float]:
     """Return the best MiB/s of `parse`, of splitting lines and of searching each line."""
-    patterns = [re.compile(pattern, re.ASCII) for pattern in grammar.patterns]
+    patterns = results(grammar)
 
     def search() -> int:
         return sum(any(pattern.search(line) for pattern in patterns) for line in data.decode("utf-8", "replace").splitlines())

@@ -31,7 +31,7 @@ _COLUMN = re.compile(r" \+|\\s\+")
 
 
 class LeftOut:
-    """The lines of one log that begin like a result. ``literals``: bytes of which a block has one if it may hold such lines."""
+    """The lines of one log that begin like a result. ``literals``: text of which a block has some if it may hold such lines."""
 
     def __init__(self, readers: Mapping[str, Reader]) -> None:
         self.readers = readers
@@ -43,19 +43,20 @@ class LeftOut:
             for key, start in self.starts.items()
             if not start.literal
         }
-        self.hits: Counter[re.Pattern[str]] = Counter()
+        # By their text: a pattern computes its hash each time, which takes longer than a match.
+        self.hits: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
 
     @property
-    def literals(self) -> set[bytes]:
+    def literals(self) -> set[str]:
         """The plain text of the beginnings."""
-        return {start.literal.encode() for start in self.starts.values()}
+        return {start.literal for start in self.starts.values()}
 
     def look(self, text: str, tags: Tags) -> None:
         """Look for such lines in a block of which other readers have read what matches; `hit` says how much that was."""
         for key, start in self.starts.items():
-            hits = self.hits.pop(self.readers[key].pattern, 0)
+            hits = self.hits.pop(self.readers[key].pattern.pattern, 0)
             if self._count_begun(key, start, text) == hits:
                 continue
             for line in text.split("\n"):
@@ -64,13 +65,13 @@ class LeftOut:
 
     def hit(self, pattern: re.Pattern[str]) -> None:
         """Count a match of a pattern."""
-        self.hits[pattern] += 1
+        self.hits[pattern.pattern] += 1
 
     def hit_columns(self, reader: Reader, leading: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> None:
         """Count the matches of a pattern in a block that was read by columns."""
         name = next(name for name in reader.pattern.groupindex if name != "step" or len(reader.pattern.groupindex) == 1)
         column = columns.get(name, ())
-        self.hits[reader.pattern] += len(column) - column.count(None) + (name in leading)
+        self.hits[reader.pattern.pattern] += len(column) - column.count(None) + (name in leading)
 
     def words(self) -> list[str]:
         """Return a note for each pattern of which lines were left out."""

@@ -81,7 +81,7 @@ class NumberForm:
 
     def _parts(self, text: str) -> tuple[str, float]:
         """Return the digits of a number without separators, and what its suffix multiplies them by."""
-        for suffix in sorted(self.suffixes, key=len, reverse=True):
+        for suffix in sorted(self.suffixes, key=len, reverse=True) if self.suffixes else ():
             digits = text.removesuffix(suffix)
             if digits != text and digits[-1:].strip("0123456789. ") == "":
                 return self._joined(digits.rstrip(" ")), self.suffixes[suffix]

@@ -24,7 +24,7 @@ from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.left_out import LeftOut
 from orchestrator.logs.micro_batches import as_steps
 from orchestrator.logs.numbers import Finest
-from orchestrator.logs.patterns import Reader, columns, compiled, step_readers, tags_of
+from orchestrator.logs.patterns import Reader, columns, compiled, lines_with, shortest, step_readers, tags_of
 from orchestrator.logs.statements import Statements
 from orchestrator.logs.steps import RankAggregate, StepSample, in_order, rows
 from orchestrator.logs.text import LONG_LINE, blocks, by_rank, cleaned, clock, is_clean, wholes
@@ -103,11 +103,12 @@ class _Collector:
     def __init__(self, grammar: LogGrammar) -> None:
         self.patterns, self.metrics = step_readers(grammar.by_key("patterns"), grammar.metric_groups)
         rows_by_key = {key: compiled(key, text, None) for key, text in grammar.by_key("readings").items()}
-        self.results = [*rows_by_key.values(), *self.metrics]
+        self.rows = list(rows_by_key.values())
         self.statements = Statements(grammar)
         self.left_out = LeftOut({**dict(zip(grammar.by_key("patterns"), self.patterns, strict=True)), **rows_by_key})
-        self.others = [*self.statements.readers, *self.results]
-        self.literals = {reader.literal.encode() for reader in (*self.patterns, *self.others)} | self.left_out.literals
+        self.others = [*self.statements.readers, *self.rows, *self.metrics]
+        plain = {reader.literal for reader in (*self.patterns, *self.others)} | self.left_out.literals
+        self.literals = [literal.encode() for literal in shortest(plain)]
         self.scope, self.shift = grammar.scope, 1 - grammar.counts_from
         self.numbers, self.tags = grammar.numbers, tags_of(grammar.prefix)
         self.factors = {name: grammar.factor(name) for name in grammar.units}
@@ -126,7 +127,8 @@ class _Collector:
 
     def unended(self, raw: bytes) -> None:
         text = cleaned(raw)
-        if any(reader.pattern.search(piece) for _, piece in self.tags.pieces(text) for reader in self.results):
+        results = (*self.rows, *self.metrics)
+        if any(reader.pattern.search(piece) for _, piece in self.tags.pieces(text) for reader in results):
             self.warn(f"the last line has no line end, so it may be cut off, and was not read: {text[:100]}")
 
     def lines(self, raw: bytes) -> None:
@@ -138,10 +140,10 @@ class _Collector:
         self.left_out.hits.clear()
         steps, others = ([r for r in readers if r.literal in text] for readers in (self.patterns, self.others))
         # Rank lines and closing lines are usually separate from step lines, which then need not be read line by line.
-        lines = _holding(text, others)
+        lines = lines_with(text, others)
         mixed = any(reader.literal in line for line in lines for reader in steps)
         if steps and (mixed or not self._columns(steps, text)):
-            lines = _holding(text, [*steps, *others])
+            lines = lines_with(text, [*steps, *others])
         for line in lines:
             self.line(line, cut=False)
         self.left_out.look(text, self.tags)
@@ -209,27 +211,29 @@ class _Collector:
         return values if len(present) == len(texts) else [None if text is None else next(remaining) for text in texts]
 
     def _piece(self, tag: int | None, text: str, cut_at: int) -> None:
-        matches = [
-            match
-            for reader in self.patterns
-            if reader.literal in text
-            for match in reader.pattern.finditer(text)
-            if match.end() != cut_at
-        ]
+        searched = [reader.pattern.finditer(text) for reader in self.patterns if reader.literal in text]
+        matches = [match for found in searched for match in found if match.end() != cut_at]
         for match in sorted(matches, key=methodcaller("start")) if len(matches) > 1 else matches:
             self.left_out.hit(match.re)
             self._sample(tag, match.groupdict())
         self.statements.read(tag, text, self.warn, cut_at)
-        for reading in self.results:
-            for match in reading.pattern.finditer(text) if reading.literal in text else ():
-                if match.end() != cut_at:
-                    self._count(1)
-                    said = {name: value for name, value in match.groupdict().items() if value is not None}
-                    if reading in self.metrics and "step" not in said and self.voices[tag].steps:
-                        said["step"] = str(self.voices[tag].steps[-1] - self.shift)
-                    said = self.statements.row(said, text)
-                    self.left_out.hit(reading.pattern)
-                    self.readings.append(said if tag is None else {self.tags.group: str(tag), **said})
+        for reader in self.rows:
+            self._readings(reader, tag, text, cut_at, {})
+        if self.metrics:
+            steps = self.voices[tag].steps
+            step = {"step": str(steps[-1] - self.shift)} if steps else {}
+            for reader in self.metrics:
+                self._readings(reader, tag, text, cut_at, step)
+
+    def _readings(self, reader: Reader, tag: int | None, text: str, cut_at: int, step: Mapping[str, str]) -> None:
+        """Keep the groups of each match in a piece; one that says no step has that of ``step``."""
+        for match in reader.pattern.finditer(text) if reader.literal in text else ():
+            if match.end() != cut_at:
+                self._count(1)
+                said = {name: value for name, value in match.groupdict().items() if value is not None}
+                said = self.statements.row({**said, **step} if step and "step" not in said else said, text)
+                self.left_out.hit(match.re)
+                self.readings.append(said if tag is None else {self.tags.group: str(tag), **said})
 
     def _sample(self, tag: int | None, groups: Mapping[str, str | None]) -> None:
         voice = self.voices[tag]
@@ -340,9 +344,3 @@ class _Collector:
         if len(attempts) > 1:
             self.warn(f"the step goes back {times(len(attempts) - 1)}: the last attempt that reaches step {reached} was used")
         return [as_steps(*voice.part(*whole[-1]), self.micro_batches)]
-
-
-def _holding(text: str, readers: Sequence[Reader]) -> list[str]:
-    """Return the lines of a text that contain the literal of any reader, without empty lines."""
-    lines = filter(None, text.split("\n")) if readers else ()
-    return [line for line in lines if any([reader.literal in line for reader in readers])]

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -18,7 +18,18 @@ from orchestrator.errors import ConfigError
 from orchestrator.logs.steps import VALUES
 from orchestrator.logs.text import MPIRUN, Tags
 
-__all__ = ["RANKS", "Reader", "columns", "compiled", "literal_of", "step_readers", "tags_of", "tokens"]
+__all__ = [
+    "RANKS",
+    "Reader",
+    "columns",
+    "compiled",
+    "lines_with",
+    "literal_of",
+    "shortest",
+    "step_readers",
+    "tags_of",
+    "tokens",
+]
 
 RANKS = ("rank", "local_rank")
 """The groups of a prefix of which it has one."""
@@ -135,6 +146,12 @@ def compiled(where: str, pattern: str, groups: tuple[str, ...] | None, needs_gro
     return Reader(regex, literal, of_lines)
 
 
+def lines_with(text: str, readers: Sequence[Reader]) -> list[str]:
+    """Return the lines of a text that contain the literal of any reader, without empty lines."""
+    lines = filter(None, text.split("\n")) if readers else ()
+    return [line for line in lines if any([reader.literal in line for reader in readers])]
+
+
 def step_readers(patterns: Mapping[str, str], groups: Sequence[str]) -> tuple[list[Reader], list[Reader]]:
     """Return the readers of lines of steps, without groups of metrics, and those of metrics in the same lines. ``patterns`` are
     by key, and ``groups`` are those of metrics. Raises ConfigError like `compiled`.
@@ -210,6 +227,19 @@ def literal_of(pattern: str) -> str:
         else:
             runs[-1] += token[-1]
     return max((run for run in runs if run.isascii()), key=len, default="")
+
+
+def shortest(literals: Iterable[str]) -> list[str]:
+    """Return those of the texts that contain no other one: what has any of all has one of these.
+
+    >>> shortest(["step=", "orch step=", "loss"])
+    ['loss', 'step=']
+    """
+    found: list[str] = []
+    for literal in sorted(set(literals), key=lambda text: (len(text), text)):
+        if not any(short in literal for short in found):
+            found.append(literal)
+    return found
 
 
 def _repeats_a_repeat(pattern: str) -> bool:

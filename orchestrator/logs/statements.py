@@ -116,6 +116,8 @@ class Statements:
             for name, factor in self.above.factors.items():
                 if name in said:
                     said[name] = _scaled(said[name], factor, self.numbers)
+        if not (self.agreements or self.headers):
+            return said
         verdicts = [_agrees(agreement, said, self.numbers) for agreement in self.agreements]
         for agreement, verdict in zip(self.agreements, verdicts, strict=True):
             if verdict:
@@ -184,16 +186,21 @@ def _scaled(text: str, factor: float, form: NumberForm) -> str:
 def _agrees(agreement: Agreement, said: Mapping[str, str], form: NumberForm) -> str | None:
     """Return how a row contradicts itself, an empty text if it does not; None if it lacks one of the numbers."""
     names = (agreement.value, *agreement.of, *agreement.over)
-    numbers = [form.number(said.get(name, "")) for name in names]
-    if not all(number and math.isfinite(number) and number > 0 for number in numbers):
-        return None
-    value, *others = [number or 0.0 for number in numbers]
-    of, over = others[: len(agreement.of)], others[len(agreement.of) :]
-    computed = agreement.factor * math.prod(of) / math.prod(over)
+    numbers: list[float] = []
+    for name in names:
+        number = form.number(said.get(name, ""))
+        if number is None or not 0 < number < math.inf:
+            return None
+        numbers.append(number)
+    value, over_at = numbers[0], 1 + len(agreement.of)
+    computed = agreement.factor * math.prod(numbers[1:over_at]) / math.prod(numbers[over_at:])
+    ratio = value / computed
+    if 1 / agreement.within <= ratio <= agreement.within:
+        return ""
     # Each number may be off by one unit of its last digit.
-    off = math.prod(1 + form.resolution(said[name]) / number for name, number in zip(names, (value, *others), strict=True))
+    off = math.prod(1 + form.resolution(said[name]) / number for name, number in zip(names, numbers, strict=True))
     within = agreement.within * off
-    if 1 / within <= value / computed <= within:
+    if 1 / within <= ratio <= within:
         return ""
     said_by = " and ".join((*agreement.of, *agreement.over))
     return f"{agreement.value} is {value:g}, but {said_by} give {computed:.4g},"

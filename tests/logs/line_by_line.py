@@ -19,7 +19,8 @@ def line_by_line(data: bytes, grammar: LogGrammar) -> Parsed:
     """The plain way: every line is decoded, cleaned and searched for every pattern, whatever literals it holds."""
     collector = _Collector(grammar)
     collector.patterns = [replace(reader, literal="") for reader in collector.patterns]
-    collector.results = [replace(reader, literal="") for reader in collector.results]
+    collector.rows = [replace(reader, literal="") for reader in collector.rows]
+    collector.metrics = [replace(reader, literal="") for reader in collector.metrics]
     statements = collector.statements
     statements.literals = {""}
     for name in ("rank", "rank_parts_line", "closing_line", "rank_list"):
