@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.report.text import one_line
@@ -17,6 +17,7 @@ from orchestrator.results.summary import Row, Summary
 
 __all__ = [
     "COLUMNS",
+    "LEAVING",
     "Table",
     "case",
     "cells",
@@ -30,23 +31,30 @@ __all__ = [
     "reach",
     "repeats",
     "scaling_table",
+    "share",
     "series_tables",
     "sheet_tables",
     "step_percentiles",
     "title",
 ]
 
-COLUMNS = (
-    "case", "n", "average_speed", "median_speed", "min", "max", "speed", "speed 95%", "ms/step", "per rank", "speedup",
-    "speedup 95%", "efficiency", "notes",
-)  # fmt: skip
-"""Speeds in the unit of the table; ``speed`` is what the speedup and both intervals belong to. ``ms/step`` is the time of a
-step at that speed, ``per rank`` the speed over the ranks. ``notes`` has the numbers of footnotes."""
-_OF_ANY_METRIC = {"average_speed": "average", "median_speed": "median", "speed": "value", "speed 95%": "95%"}
-_OF_STEPS = ("ms/step", "per rank")
 NOTHING = "–"
 _WIDEST = 17
 """Columns of the widest grid that is printed: all pairs of 16 nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a scaling table, with the text of a row in it.
+
+    ``of_any`` is its name in a table of another metric, None for one about steps, which such a table lacks. A narrow terminal
+    leaves out the columns with the lowest number of ``leaves`` first, and those without one never.
+    """
+
+    name: str
+    text: Callable[[Row], str]
+    of_any: str | None
+    leaves: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     footnotes: tuple[str, ...]
     simulated: bool
-    columns: tuple[str, ...] = COLUMNS
+    columns: tuple[str, ...]
     keys: int = 0
     dropped: tuple[tuple[str, ...], ...] = ()
 
@@ -136,25 +144,12 @@ def title(series: str, simulated: bool) -> str:
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row's cells for `COLUMNS`, without the notes. A row without a good run has dashes, never zeros."""
-    return (
-        case(row),
-        count(row),
-        number(row.average),
-        number(row.median),
-        number(row.minimum),
-        number(row.maximum),
-        number(row.value),
-        reach(row.interval),
-        number(None if row.step_s is None else 1e3 * row.step_s),
-        number(row.per_rank),
-        *comparison(row),
-    )
+    return tuple(column.text(row) for column in _COLUMNS)
 
 
 def comparison(row: Row) -> tuple[str, str, str]:
     """Return the speedup of a row, its interval and its efficiency."""
-    efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
-    return number(row.speedup), reach(row.speedup_interval), efficiency
+    return number(row.speedup), reach(row.speedup_interval), share(row.efficiency)
 
 
 def count(row: Row) -> str:
@@ -167,10 +162,8 @@ def cells_by_name(row: Row) -> dict[str, str]:
 
     For a metric that is no speed, the columns of speeds have the names of any value, and those about steps are left out.
     """
-    by_name = dict(zip(COLUMNS[:-1], map(one_line, cells(row)), strict=True))
-    if row.is_speed:
-        return by_name
-    return {_OF_ANY_METRIC.get(name, name): text for name, text in by_name.items() if name not in _OF_STEPS}
+    names = {column: column.name if row.is_speed else column.of_any for column in _COLUMNS}
+    return {name: one_line(column.text(row)) for column, name in names.items() if name}
 
 
 def step_percentiles(row: Row) -> tuple[float, float, float] | None:
@@ -229,9 +222,46 @@ def number(value: float | None) -> str:
     return NOTHING if value is None else written(value)
 
 
+def share(value: float | None) -> str:
+    """Return a share of 1 in percent, a dash for None."""
+    return NOTHING if value is None else f"{value:.1%}"
+
+
 def reach(interval: Interval | None) -> str:
     """Return both ends of an interval, a dash for None."""
     return NOTHING if interval is None else f"{number(interval.low)} to {number(interval.high)}"
+
+
+_COLUMNS = (
+    Column("case", case, "case"),
+    Column("n", count, "n"),
+    # The repeats as they are.
+    Column("average_speed", lambda row: number(row.average), "average", leaves=2),
+    Column("median_speed", lambda row: number(row.median), "median", leaves=3),
+    Column("min", lambda row: number(row.minimum), "min", leaves=1),
+    Column("max", lambda row: number(row.maximum), "max", leaves=1),
+    # What the speedup and both intervals belong to.
+    Column("speed", lambda row: number(row.value), "value"),
+    Column("speed 95%", lambda row: reach(row.interval), "95%", leaves=7),
+    # The time of a step at that speed, and the speed over the ranks.
+    Column("ms/step", lambda row: number(None if row.step_s is None else 1e3 * row.step_s), None, leaves=5),
+    Column("per rank", lambda row: number(row.per_rank), None, leaves=4),
+    Column("speedup", lambda row: number(row.speedup), "speedup"),
+    Column("speedup 95%", lambda row: reach(row.speedup_interval), "speedup 95%", leaves=6),
+    Column("efficiency", lambda row: share(row.efficiency), "efficiency", leaves=8),
+)
+"""The columns of every scaling table, in order; speeds are in the unit of the table.
+
+A narrow terminal leaves out first what others imply. Every row has a speed, so that its interval stays longer than that of the
+speedup; efficiency goes last.
+"""
+COLUMNS = (*(column.name for column in _COLUMNS), "notes")
+"""Their names. ``notes`` has the numbers of footnotes."""
+LEAVING = tuple(
+    tuple(column.name for column in _COLUMNS if column.leaves == turn)
+    for turn in sorted({column.leaves for column in _COLUMNS if column.leaves})
+)
+"""The groups of columns that a narrow terminal leaves out, in this order."""
 
 
 def _baseline_line(group: Group, summary: Summary) -> str:

@@ -11,19 +11,13 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from orchestrator.report.cells import Table, sheet_tables
+from orchestrator.report.cells import LEAVING, Table, sheet_tables
 from orchestrator.report.tables import tables
 from orchestrator.report.text import one_line
 from orchestrator.results.summary import Summary
 
 __all__ = ["fitting", "render"]
 
-# Columns that a narrow terminal drops, in this order: first what others imply. Speed, speedup and notes always stay, and the
-# interval of the speed stays longer than that of the speedup, because every row has a speed; efficiency goes last.
-_DROPPED = (
-    ("min", "max"), ("average_speed",), ("median_speed",), ("per rank",), ("ms/step",), ("speedup 95%",), ("speed 95%",),
-    ("efficiency",),
-)  # fmt: skip
 _WORDS = {"case", "notes", "when", "bench", "hardware", "table", "metric", "unit"}
 _WRAPPED = {"notes", "hardware"}
 _GAP = 2
@@ -49,7 +43,7 @@ def _drawn(table: Table, console: Console) -> Group:
     if table.simulated:
         title.append("  ").append(" SIMULATED ", style="reverse")
     elsewhere = "orch summarize --format markdown, csv or json"
-    drawn = fitting(table.columns, table.rows, (*_DROPPED, *table.dropped), console, elsewhere, table.keys)
+    drawn = fitting(table.columns, table.rows, (*LEAVING, *table.dropped), console, elsewhere, table.keys)
     return Group(title, *(Text(line, style="dim") for line in table.head), drawn)
 
 
