@@ -9,7 +9,8 @@ of its own processor time (slowed/sitecustomize.py); with `quota`, its node may 
 20 %, which binds only where the machine has a processor free for each rank. Ranks that compute are bound to a processor each.
 With `kernel`, on a node with two GPUs, another process (slowed/busy_device.py) takes that share of the time of one GPU; the
 excess of a clean trial is what the two GPUs differ by. Its trials with the same rank are the cells of one bench, by their seed:
-new processes for each, and one deployment for all.
+new processes for each, and one deployment for all. With `--jobs`, that many trials of `sleep` and `work` run at the same time,
+each on nodes and processors of its own: `orch lab up --nodes 32` has eight times four nodes, and a trial of `work` takes two.
 A trial is right if exactly that rank is named, by how long it computes or by the processor time of that, or none where none is
 slower. The machine's load is that of the last minute.
 """
@@ -23,8 +24,10 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -40,6 +43,8 @@ HOW: dict[str, tuple[int, str]] = {
     "kernel": (1, "gpt2-124m -f pytorch_lm --gpus 2 --steps 76 --warmup-steps 10 --set compile=false --set solo_steps=0"),
 }
 """By how a rank is slowed: the number of nodes, and the words of the bench."""
+TOGETHER = ("sleep", "work")
+"""The ways that slow nothing but the trial itself."""
 QUOTA_PERIOD_US = 10_000
 """A tenth of the usual one and a small part of a forward pass, which otherwise ends before the share is used up."""
 
@@ -51,36 +56,53 @@ def main() -> None:
     parser.add_argument("--percent", default="0,5,10,20")
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="trials at the same time, of sleep and work")
     asked = parser.parse_args()
     rows = []
     for how in asked.how.split(","):
         for percent in map(float, asked.percent.split(",")):
-            rows.append(row(how, percent, [*trials(how, percent, asked.trials, asked.repeats)]))
+            rows.append(row(how, percent, [*trials(how, percent, asked.trials, asked.repeats, asked.jobs)]))
     excesses = "excess of the rank, % | width, % | excess of its processor time, % | width, %"
     print(f"| slowed by | percent | trials | right | other ranks named | {excesses} | load |")
     print("|---|---:|---:|---:|---:|---|---:|---|---:|---|")
     print("\n".join(rows))
 
 
-def trials(how: str, percent: float, count: int, repeats: int) -> Iterator[dict[str, Any]]:
+def trials(how: str, percent: float, count: int, repeats: int, jobs: int) -> Iterator[dict[str, Any]]:
     """Yield what was said of each trial that has a number; the slow rank changes from trial to trial."""
     ranks = 2 if how == "kernel" else HOW[how][0]
     if how == "kernel":
         for rank in range(min(ranks, count)):
             yield from bench(how, percent, rank, repeats, range(rank, count, ranks))
-    else:
-        for number in range(count):
-            yield from bench(how, percent, number % ranks, repeats)
+        return
+    free: SimpleQueue[int] = SimpleQueue()  # one trial at a time has the nodes of each place
+    together = jobs if how in TOGETHER else 1
+    for place in range(together):
+        free.put(place)
+
+    def trial(number: int) -> list[dict[str, Any]]:
+        place = free.get()
+        try:
+            return [*bench(how, percent, number % ranks, repeats, place=place)]
+        finally:
+            free.put(place)
+
+    with ThreadPoolExecutor(together) as pool:
+        for made in pool.map(trial, range(count)):
+            yield from made
 
 
-def bench(how: str, percent: float, rank: int, repeats: int, seeds: Sequence[int] = ()) -> Iterator[dict[str, Any]]:
+def bench(
+    how: str, percent: float, rank: int, repeats: int, seeds: Sequence[int] = (), *, place: int = 0
+) -> Iterator[dict[str, Any]]:
     """Yield what was said of each cell of a bench with one slow rank, the only cell or one for each seed."""
     nodes, words = HOW[how]
     if how == "quota":
         limit(rank, percent)
     with TemporaryDirectory() as project, busy(rank, percent if how == "kernel" else 0.0):
         inventory = Path(project) / "cluster.yaml"
-        inventory.write_text(inventory_with(rank, percent if how == "work" else 0.0, nodes), encoding="utf-8")
+        text = inventory_with(rank, percent if how == "work" else 0.0, nodes, place)
+        inventory.write_text(text, encoding="utf-8")
         argv = ["bench", *words.split(), "--hosts", str(inventory), "--nodes", str(nodes), "--no-baseline", "--json"]
         argv += ["--repeats", str(repeats)]
         if how == "sleep":
@@ -152,15 +174,19 @@ def limit(rank: int, percent: float) -> None:
         faults.cpu(running(), f"node{rank + 1}", 100 / (1 + percent / 100), QUOTA_PERIOD_US)
 
 
-def inventory_with(rank: int, percent: float, ranks: int) -> str:
-    """Return the lab's inventory, in which each rank is bound to a processor, and that of one node computes longer."""
+def inventory_with(rank: int, percent: float, ranks: int, place: int) -> str:
+    """Return the lab's inventory with the nodes of one place, where each rank is bound to a processor of its own, and that of
+    one node computes longer."""
     inventory = yaml.safe_load(Path(os.environ["ORCH_HOSTS"]).read_text(encoding="utf-8"))
     processors = sorted(os.sched_getaffinity(0))
+    hosts = {}
     for number in range(ranks):
+        ordinal = place * ranks + number
         slowed = str(percent if number == rank else 0.0)
-        variables = {"SLOWED_CPU": str(processors[number % len(processors)]), "SLOWED_PERCENT": slowed}
-        inventory["hosts"][f"node{number + 1}"]["env"] = {"PYTHONPATH": str(Path(__file__).parent / "slowed"), **variables}
-    return str(yaml.safe_dump(inventory))
+        variables = {"SLOWED_CPU": str(processors[ordinal % len(processors)]), "SLOWED_PERCENT": slowed}
+        env = {"PYTHONPATH": str(Path(__file__).parent / "slowed"), **variables}
+        hosts[f"node{ordinal + 1}"] = {**inventory["hosts"][f"node{ordinal + 1}"], "env": env}
+    return str(yaml.safe_dump({**inventory, "hosts": hosts}))
 
 
 def row(how: str, percent: float, made: Sequence[dict[str, Any]]) -> str:
