@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from benchmarks.accusations import NOISE, cluster, each, judged, named
+from benchmarks.accusations import NOISE, Counted, Part, cluster, counted, each, judged, named
 from orchestrator.results.numbers.peer_power import least_named, repeats_that_find
 from orchestrator.results.numbers.peers import against_peers
 
@@ -40,6 +41,16 @@ def test_slow_measurements_hide_a_slow_node_and_a_slower_one_or_more_repeats_do_
     assert enough and enough > 5
     found = [named(cluster(generator, 64, enough + 1, noise, slow=0.06)) == ["0"] for _ in range(6)]
     assert sum(found) >= 5
+
+
+def test_a_row_of_the_table_does_not_depend_on_how_its_clusters_are_divided() -> None:
+    whole = Part("one in 4 slower by 6 %", 8, 3, 0.1, range(12), 0, 1)
+    together = Counted()
+    for numbers in (range(5), range(5, 12)):
+        together.add(counted(replace(whole, numbers=numbers)))
+    assert together == counted(whole)
+    assert 0 < together.failed <= together.clusters == 12
+    assert counted(replace(whole, seed=2)) != together or counted(replace(whole, seed=3)) != together
 
 
 def test_no_number_of_repeats_finds_less_than_the_margin() -> None:
