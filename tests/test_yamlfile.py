@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import socket
 from contextlib import suppress
@@ -13,14 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import yamlfile
 from orchestrator.errors import ConfigError
 from orchestrator.yamlfile import load, loads, read_text
 from tests.support.examples import examples
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(yamlfile).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks import amd_smi
 from orchestrator.checks.amd_smi import amd_gpu_facts, measure, rocm_gpu_facts
 from orchestrator.checks.facts import told_facts
 from orchestrator.checks.gpu_states import gpu_states, selected
@@ -207,7 +205,3 @@ def test_a_number_of_a_gpu_that_is_none_costs_no_other_fact(number: Any) -> None
 )
 def test_only_numbers_are_measures(value: Any, number: Any) -> None:
     assert measure(value) == number
-
-
-def test_documentation() -> None:
-    assert doctest.testmod(amd_smi).failed == 0

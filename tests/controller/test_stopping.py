@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -53,10 +52,6 @@ COURSES = st.builds(
     lambda repeats, more, aim, budget_s: Schedule(repeats=repeats, until_ci=aim, max_repeats=repeats + more, budget_s=budget_s),
     st.integers(1, 10), st.integers(0, 30), st.none() | st.floats(1e-4, 0.5), st.none() | st.floats(1, 500),
 )  # fmt: skip
-
-
-def test_the_example_of_the_module_is_true() -> None:
-    assert doctest.testmod(stopping).failed == 0
 
 
 @given(COURSES, st.lists(st.floats(0, 1) | st.just(math.inf), min_size=50, max_size=50), st.floats(0.5, 60))

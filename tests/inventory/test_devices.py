@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import Host, Inventory, devices
+from orchestrator.inventory import Host, Inventory
 from orchestrator.inventory.devices import chosen, devices_of, split_exclude
 
 HOSTS = (Host("a1", "a1", gpus=4), Host("a2", "a2", gpus=4, vars={"cuda_visible_devices": "2, 3,GPU-8c"}), Host("b", "b"))
@@ -18,10 +16,6 @@ def listed(given: tuple[str, ...] = (), exclude: str = "") -> dict[str, tuple[in
     """Number of GPUs and the devices of each host after a choice."""
     hosts = chosen(INVENTORY, HOSTS, given, split_exclude(exclude)[1])
     return {host.name: (host.gpus, host.vars.get("cuda_visible_devices")) for host in hosts}
-
-
-def test_the_examples_of_the_module_are_true() -> None:
-    assert doctest.testmod(devices).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from hypothesis import given, settings
@@ -25,10 +23,6 @@ from orchestrator.inventory.hostset import (
 from tests.support.examples import examples
 
 GROUPS = {"lab": ["node[1-2]", "@old"], "old": ["gpu[01-02],node2"], "empty": [], "a": ["@b"], "b": ["@c"], "c": ["x,@a"]}
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(hostset).failed == 0
 
 
 @pytest.mark.parametrize(

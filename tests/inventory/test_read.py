@@ -5,7 +5,6 @@ A file in ``data/inventories/good`` has its meaning beside it as JSON, a file in
 
 from __future__ import annotations
 
-import doctest
 import json
 import re
 import unicodedata
@@ -19,8 +18,6 @@ from hypothesis import strategies as st
 
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, OrchError
-from orchestrator.inventory import ansible, machine_files, ssh_args
-from orchestrator.inventory import formats as inventory_formats
 from orchestrator.inventory.formats import recognise
 from orchestrator.inventory.hosts import Inventory, SshSettings
 from orchestrator.inventory.schema import parse
@@ -43,13 +40,6 @@ def plain(inventory: Inventory) -> dict[str, Any]:
         hosts[host.name] = basics | {key: value for key, value in values.items() if value}
     groups = {name: list(members) for name, members in inventory.groups.items()}
     return {"hosts": hosts, "groups": groups, "secrets": list(inventory.secrets)}
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(inventory_formats).failed == 0
-    assert doctest.testmod(ssh_args).failed == 0
-    assert doctest.testmod(machine_files).failed == 0
-    assert doctest.testmod(ansible).failed == 0
 
 
 @pytest.mark.parametrize("name", GOOD)

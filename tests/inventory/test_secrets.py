@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import doctest
 import json
 import pprint
 import re
@@ -14,7 +13,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from orchestrator.inventory import encodings
 from orchestrator.inventory import secrets as module
 from orchestrator.inventory.secrets import SHOWN, redaction, significant, spliced
 from tests.support.secret_forms import FORMS, INDENTS, remaining, wrapped
@@ -34,10 +32,6 @@ SECRETS = (
 secret_values = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=8, max_size=40).map(
     lambda text: f"s3{text}9z"
 )
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(module).failed == doctest.testmod(encodings).failed == 0
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
-from orchestrator.plan import binding
 from orchestrator.plan.binding import binding_of
 from tests.support.cli_project import Project
 
@@ -71,7 +69,3 @@ def test_an_unknown_default_names_its_host() -> None:
     with pytest.raises(ConfigError, match=r"vars.cpu_binding of host n: expected none, numa or cores, got 'socket'"):
         binding_of(Host("n", "n", vars={"cpu_binding": "socket"}), "")
     assert binding_of(Host("n", "n"), "") == binding_of(Host("n", "n", vars={"cpu_binding": "cores"}), "none") == ""
-
-
-def test_documentation() -> None:
-    assert doctest.testmod(binding).failed == 0

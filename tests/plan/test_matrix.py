@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan import matrix as module
 from orchestrator.plan.matrix import axis, combined, names_of
 
 FRUIT, ANIMAL = axis("fruit", ["apple", "pear"]), axis("animal", ["cat", "dog"])
-
-
-def test_the_example_of_the_module_is_true() -> None:
-    results = doctest.testmod(module)
-    assert results.attempted and not results.failed
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.lists(st.integers(0, 9), min_size=1, max_size=4)))

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import doctest
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.inventory.hosts import Host
-from orchestrator.plan import request as module
 from orchestrator.plan.request import Request, check_measures, request_of
 from orchestrator.plan.run_file import RunFile
 from orchestrator.plan.schedule import LEAST, MOST, Schedule
 from tests.plan.mill_benches import CPUS, FOLDER, FRAMEWORK, HOSTS, PAIRS, bench_of, refusal, run_file
-
-
-def test_the_example_of_the_module_is_true() -> None:
-    results = doctest.testmod(module)
-    assert results.attempted and not results.failed
 
 
 def test_the_words_of_a_command_become_values() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,11 +14,6 @@ from orchestrator.plan.sandbox import HostVariables, rendered
 
 def text_of(template: str, target: str = "sh", **context: Any) -> str:
     return rendered("a.j2", {"a.j2": template}, target, context, folder="mine")
-
-
-def test_the_example_of_the_module_is_true() -> None:
-    results = doctest.testmod(sandbox)
-    assert results.attempted and not results.failed
 
 
 @pytest.mark.parametrize(

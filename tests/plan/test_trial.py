@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 
 import pytest
 
-from orchestrator.plan import trial as module
 from orchestrator.plan.folders import frameworks, open_framework, read_folder
 from orchestrator.plan.trial import read_variables, refused_everywhere, syntax_errors, trials, unread_options
 from tests.support.own_folders import WHOLE, folder_of
-
-
-def test_the_example_holds() -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize("name", frameworks())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
-from orchestrator.plan import words as module
 from orchestrator.plan.words import assignments, label, numbers, quoted, seconds, shapes, share, shortest, single, words
 
 
@@ -19,11 +17,6 @@ def refusal(call: Callable[[], Any]) -> str:
     with pytest.raises(ConfigError) as caught:
         call()
     return str(caught.value)
-
-
-def test_the_example_of_the_module_is_true() -> None:
-    results = doctest.testmod(module)
-    assert results.attempted and not results.failed
 
 
 @pytest.mark.parametrize(("text", "value"), [("", ()), ("a", ("a",)), (" a ,b", ("a", "b"))])

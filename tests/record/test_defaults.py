@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.record import defaults as module
 from orchestrator.record.defaults import KEYS, defaults, json_schema, value_of
 from orchestrator.record.project import Project
 
@@ -22,10 +20,6 @@ def written(folder: Path, project: str = "", user: str = "") -> dict[str, str]:
         (folder / ".config" / "orch").mkdir(parents=True, exist_ok=True)
         (folder / ".config" / "orch" / "config.yaml").write_text(user)
     return {"HOME": str(folder)}
-
-
-def test_the_example_of_the_module_is_true() -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 def test_the_project_wins_over_the_user_key_by_key(tmp_path: Path) -> None:

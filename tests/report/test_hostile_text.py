@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import doctest
 import io
 import json
 import re
@@ -16,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from orchestrator.report import terminal
-from orchestrator.report import text as text_module
 from orchestrator.report.formats import csv as delimited
 from orchestrator.report.formats import json as jsonout
 from orchestrator.report.formats import junit, markdown, prometheus
@@ -128,8 +126,3 @@ def test_a_log_in_pieces_has_the_lines_of_the_log_in_one(parts: list[str], data:
 def test_of_bytes_that_are_no_text_each_is_seen_and_a_line_without_end_comes_in_parts() -> None:
     assert list(lines_of([b"ok\xff", b"\xe6\x97"])) == ["ok\\xff\\xe6\\x97"]
     assert [len(line) for line in lines_of([b"x" * 700_000] * 4)] == [1_400_000, 1_400_000]
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    results = doctest.testmod(text_module)
-    assert results.attempted and not results.failed

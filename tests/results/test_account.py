@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from orchestrator.logs.steps import StepSample
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.account import account_of
 from orchestrator.results.bench import read_bench
-from orchestrator.results.numbers import tempo as tempo_module
 from orchestrator.results.numbers.tempo import tempo
 from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.read import read_run
@@ -141,11 +139,6 @@ def test_a_tempo_has_all_samples_and_all_seconds_of_the_run(times: list[float], 
     samples = sum((end - begin) * speed for begin, (end, speed) in zip(begins, found.points, strict=False))
     assert samples == pytest.approx(64 * len(times), rel=1e-6)
     assert found.clock == (pytest.approx(1000 + ends[warmup]) if clock else None)
-
-
-def test_the_examples_of_a_tempo_are_true() -> None:
-    results = doctest.testmod(tempo_module)
-    assert results.attempted and not results.failed
 
 
 def test_results_that_have_not_changed_are_not_written_again(bench: BenchDir) -> None:

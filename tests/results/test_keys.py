@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 from typing import Any
 
 import pytest
@@ -12,10 +10,6 @@ from orchestrator.logs.metrics import Metric
 from orchestrator.results.cells import cells_of
 from orchestrator.results.keys import key_number
 from tests.support.summaries import measured
-
-
-def test_the_examples_hold() -> None:
-    assert doctest.testmod(importlib.import_module("orchestrator.results.keys")).failed == 0
 
 
 @pytest.mark.parametrize(

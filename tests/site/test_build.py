@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import os
 import re
@@ -18,7 +17,6 @@ from orchestrator.files import write_atomic
 from orchestrator.record import BenchDir, Project, node_states
 from orchestrator.record.node_states import GOOD, OUT, NodeState
 from orchestrator.report.compare import change
-from orchestrator.report.html import navigation, sparkline
 from orchestrator.site.build import Built, build
 from tests.support.acceptances import acceptance
 from tests.support.benches import bench
@@ -188,11 +186,6 @@ def test_what_is_damaged_is_listed_with_the_reason_and_the_rest_is_shown(project
     assert all(why in index.text for why in told.damaged.values()) and dead_links(site) == []
     assert "benches/c.html" in index.links and "benches/b.html" not in index.links
     assert "After a" in Page(site / "compare" / "c.html").text
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert [doctest.testmod(module).failed for module in (navigation, sparkline)] == [0, 0]
-    assert doctest.testmod(navigation).attempted == 1 and doctest.testmod(sparkline).attempted == 2
 
 
 def test_a_project_without_a_bench_says_how_to_make_one(tmp_path: Path) -> None:

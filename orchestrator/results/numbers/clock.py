@@ -2,6 +2,7 @@
 
 A log in milliseconds that is read as seconds, or steps per second that are the sum over all nodes, look like any other number.
 
+>>> from orchestrator.results.numbers.throughput import Terms, throughput, window_of
 >>> log = [StepSample(step, step_time_s=250.0) for step in range(1, 41)]
 >>> arrivals = [(100.0 + second, 4 * second) for second in range(1, 10)]
 >>> terms = Terms(4, 40, 64)

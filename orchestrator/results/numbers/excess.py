@@ -18,7 +18,7 @@ comparisons among means", JASA 56, 1961).
 >>> slow, usual = [1.1, 1.2, 1.1, 1.0, 1.1, 1.2], [0.0, 0.1, 0.0, -0.1, 0.0, 0.1]
 >>> found = excesses({"a": [slow], "b": [usual], "c": [[-value for value in usual]]})
 >>> f"{found['a'].value:.2f}, {found['a'].low:.2f} to {found['a'].high:.2f}; {found['b'].low:.2f} to {found['b'].high:.2f}"
-'1.12, 0.90 to 1.33; -0.63 to -0.53'
+'1.12, 0.87 to 1.36; -0.78 to -0.29'
 """
 
 from __future__ import annotations

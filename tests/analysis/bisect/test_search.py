@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
 
 import pytest
 
-from orchestrator.analysis.bisect import search, shares
 from orchestrator.analysis.bisect.answer import Bisected, answer_of, recorded_change
 from orchestrator.analysis.bisect.search import BLOCKS, CONFIRMED, GONE, NO_TIME, Limit, Step, following
 from orchestrator.analysis.bisect.shares import Candidate, Speeds, change, share
@@ -24,11 +21,6 @@ from orchestrator.report.bisect import left_open
 Truth = Callable[[Candidate], float]
 """The logarithm of the value of a candidate over that of A."""
 LONG = Limit(1.0, 1e9)
-
-
-@pytest.mark.parametrize("module", [search, shares])
-def test_the_examples_in_the_docstrings_hold(module: ModuleType) -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 # --- by hand: values without any scatter but a little

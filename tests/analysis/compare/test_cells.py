@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,8 +15,6 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.compare import causes as distinct
-from orchestrator.analysis.compare import cells as comparison
 from orchestrator.analysis.compare.causes import distinctions, file_differences, neutral
 from orchestrator.analysis.compare.cells import CellPair, chosen, compared, doubt, matched, of_metric, unmatched
 from orchestrator.errors import ConfigError
@@ -27,7 +23,6 @@ from orchestrator.plan.framework import payload_digest
 from orchestrator.plan.scaling import Step
 from orchestrator.record.manifest import Manifest
 from orchestrator.results.cells import Cell, cells_of
-from orchestrator.results.numbers import intervals
 from orchestrator.results.numbers.intervals import centre_of, chance, change_between, change_interval, holm, least_chance
 from tests.support.cells import cell as runs_of
 from tests.support.cells import failed
@@ -47,12 +42,6 @@ def pair_of(before: Sequence[float], after: Sequence[float], **spec: Any) -> Cel
     pairs = matched(cells(("1n1g", before), prefix="a"), cells(("1n1g", after), prefix="b", **spec))
     (found,) = compared(pairs)
     return found
-
-
-@pytest.mark.parametrize("module", [intervals, comparison, distinct], ids=lambda module: module.__name__)
-def test_the_examples_in_the_docstrings_hold(module: ModuleType) -> None:
-    results = doctest.testmod(module)
-    assert results.attempted and not results.failed
 
 
 # -- intervals and chance

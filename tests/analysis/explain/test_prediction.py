@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.explain import step_parts as stepparts
 from orchestrator.analysis.explain.communication import Collective
 from orchestrator.analysis.explain.curve import Curve
 from orchestrator.analysis.explain.prediction import LANGUAGE_MODEL_ERROR, MODEL_ERROR, PARTS, Explanation, explanation
@@ -395,7 +393,3 @@ def test_runs_tell_together_what_the_middle_one_tells() -> None:
     found = typical([*three, StepParts((1, 2)), StepParts()])
     assert found == StepParts((1, 2), solo_mean_s=0.2, solo_max_s=0.4, sharing=Sharing(0.2, 0.0))
     assert typical([]) == StepParts()
-
-
-def test_the_examples_of_the_module_are_true() -> None:
-    assert doctest.testmod(stepparts).failed == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,8 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.explain import curve as of_sizes
-from orchestrator.analysis.explain import timeline
 from orchestrator.analysis.explain.buckets import BLOCKS, Bucket, buckets_of, reduced
 from orchestrator.analysis.explain.curve import Curve
 from orchestrator.analysis.explain.timeline import ALONE, Sharing, Timed, elapsed_s, sharing_of
@@ -247,7 +244,3 @@ def test_the_buckets_of_resnet50_are_ready_by_block_not_by_byte() -> None:
 def test_of_an_unknown_model_bytes_stand_for_time() -> None:
     assert [bucket.ready for bucket in buckets_of([1, 1, 2], "mine")] == [0.25, 0.5, 1.0]
     assert buckets_of([], "mine") == ()
-
-
-def test_the_examples_of_the_modules_are_true() -> None:
-    assert doctest.testmod(timeline).failed == doctest.testmod(of_sizes).failed == 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.published import figures
 from orchestrator.analysis.published.figures import Bounds, Printing, exact
 
 NUMBERS = st.fractions(min_value=0, max_value=10**9, max_denominator=10**6)
@@ -40,7 +38,3 @@ def test_the_end_of_a_cut_figure_is_not_one_of_its_numbers() -> None:
     cut = Printing(0, "cut").bounds(153)
     assert cut.meets(Bounds(Fraction(153), Fraction(153))) and not cut.meets(Bounds(Fraction(154), Fraction(154)))
     assert not cut.meets(Bounds(Fraction(152), Fraction(153), ends_below=True))
-
-
-def test_the_example_of_the_module_holds() -> None:
-    assert doctest.testmod(figures).attempted > 0 and doctest.testmod(figures).failed == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import random
 from collections.abc import Callable
@@ -34,10 +33,6 @@ SPEC = resolve(PYTORCH, "resnet50", device="cuda", choices={"nodes": 4, "gpus": 
 COURSE = TuneSchedule(KNOBS, seed=3, warmup_steps=20, steps=120)
 TIMES = Times(20.0, 0.1)
 """A whole run takes 32 s."""
-
-
-def test_the_examples_of_the_module_are_true() -> None:
-    assert doctest.testmod(tuning).failed == 0
 
 
 # --- the knobs of a folder

@@ -1,0 +1,23 @@
+"""The examples in docstrings, of every module that has any."""
+
+from __future__ import annotations
+
+import doctest
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+WITH_EXAMPLES = sorted(
+    path.relative_to(REPOSITORY)
+    for path in (REPOSITORY / "orchestrator").rglob("*.py")
+    if ">>> " in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=str)
+def test_the_examples_hold(path: Path) -> None:
+    module = import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
+    failed, attempted = doctest.testmod(module)
+    assert attempted and not failed
