@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^()\s#]+)(#[^()\s]*)?\)")
-PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 
 
 def on_config(config: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Links in README.md, CHANGELOG.md and docs/: each leads to a file that exists, and to a heading that the file has. And what is
-made of them: the site and the manual page."""
+"""Links in README.md, CHANGELOG.md, CONTRIBUTING.md and docs/: each leads to a file that exists, and to a heading that the file
+has. And what is made of them: the site and the manual page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from orchestrator.cli.main import MODULES
 from tests.support.judge import LIMIT_S
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGES = sorted([REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *(REPOSITORY / "docs").rglob("*.md")])
+TOP = [REPOSITORY / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")]
+PAGES = sorted([*TOP, *(REPOSITORY / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 CODE = re.compile(r"(?ms)^ *```.*?^ *```$|``[^\n]*?``|`[^`\n]*`")
 
@@ -57,7 +58,7 @@ def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) 
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)]
     done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert {path.stem for path in PAGES} - {"README", "CHANGELOG"} <= {path.stem for path in site.rglob("*.html")}
+    assert {path.stem for path in PAGES} - {path.stem for path in TOP} <= {path.stem for path in site.rglob("*.html")}
     start = (site / "index.html").read_text(encoding="utf-8")
     assert '<a href="metrics.html#language-models">' in start and '<a href="files/inventory/cluster.yaml">' in start
     assert 'id="orch-lab-up"' in (site / "commands.html").read_text(encoding="utf-8")

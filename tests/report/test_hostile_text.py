@@ -73,7 +73,7 @@ def test_csv_cells_never_begin_a_formula(text: str) -> None:
     rendered = delimited.render(with_text(text))
     assert not set(rendered) & (set(STEERING) - {"\n"})
     lines = list(csv.reader(io.StringIO(rendered)))
-    assert {len(line) for line in lines} == {51}
+    assert len({len(line) for line in lines}) == 1
     for cell in (cell for line in lines for cell in line):
         assert cell in ("+1", "-1") or not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
 
