@@ -21,7 +21,7 @@ _MEMORY_AND_LIMITS = (
         r"\bib[vu]?_\w{1,40}.{0,120}Cannot allocate memory",
         "max(?:imum)? locked memory",
         "RLIMIT_MEMLOCK",
-        "trying to\\s+allocate some locked memory",
+        r"trying to\s{1,9}allocate some locked memory",
         unless="cannot modify limit",
         explains=("nccl_system_error",),
     ),

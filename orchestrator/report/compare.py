@@ -26,8 +26,7 @@ __all__ = ["COLUMNS", "SCHEMA", "as_json", "change", "detectable_json", "notes",
 
 SCHEMA = 5
 """1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is the ratio. 4: suspects.
-5: drift of each side, of which typical values are free;
-the scatter of runs."""
+5: drift of each side, of which typical values are free; the scatter of runs."""
 COLUMNS = ("case", "before", "n", "after", "n", "change", "change 95%", "p", "verdict")
 _STYLE = {"slower": "bold red", "faster": "bold green"}
 

@@ -30,7 +30,7 @@ from orchestrator.version import __version__
 __all__ = ["Built", "build"]
 
 SCHEMA = 2
-"""Of ``orch-site.json``. 1: first version."""
+"""Of ``orch-site.json``. 1: first version. 2: kept cells have the drift of their bench."""
 _WORTH = 12
 """More pages are made in several processes: a page takes a quarter of a second and more, the start of a process a second."""
 

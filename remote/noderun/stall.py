@@ -2,8 +2,8 @@
 
 A rank reports its step and phase in ``ranks/<rank>.progress`` (``remote/rank_progress.py`` has the format). From these, or
 where no rank reports from the steps that the logs name, or from the growth of logs that name none, the usual time of a step and
-the longest pause so far are learned. A silence
-beyond what they explain is a suspicion, which is told and ends nothing; only the limits of the order end a run.
+the longest pause so far are learned. A silence beyond what they explain is a suspicion, which is told and ends nothing; only
+the limits of the order end a run.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What a stack tells of a rank: that it waits for other ranks, that it waits or works for itself, or neither.
+"""Tell from the stack of a rank if it waits for other ranks, or waits or works for itself.
 
 A function of C has no frame, so the source line of its caller counts as well. A name proves little in a stack of any program:
 `wait` of a file of PyTorch's collectives waits for ranks, `wait` of `threading` does not.
