@@ -125,6 +125,8 @@ def summarize(
 
     is_export = form not in (*_FOR_PEOPLE, "json")
     not_met = [] if is_export else errors_of(summary.expected)
+    if from_logs:
+        damaged = _without_number(summary, from_logs)
     if damaged or not_met:
         from orchestrator.errors import Faults
 
@@ -249,6 +251,18 @@ def _summary(
 def _named(rule: str) -> str:
     """Return the name of a folder or rule, empty for the rule that each folder names."""
     return "" if rule == OWN_RULES else rule
+
+
+def _without_number(summary: Summary, tree: Path) -> list[DataError]:
+    """Return the error of a tree of which no log has a number; none if one has."""
+    from orchestrator.errors import DataError
+    from orchestrator.plural import plural
+
+    if any(row.n for row in summary.rows):
+        return []
+    failed = sum(row.failed for row in summary.rows)
+    message = f"expected a log with a number, got {plural(failed, 'log')} without"
+    return [DataError(message, kind="result_invalid", where=str(tree), hint="the notes above say why, log by log")]
 
 
 def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult], list[str]]:

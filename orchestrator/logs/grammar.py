@@ -11,7 +11,7 @@ from orchestrator.logs.metrics import Metric
 from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.steps import VALUES
 
-__all__ = ["RATES", "SETUP_LOG", "SIZES", "TIMES", "UNITS", "Agreement", "Header", "LogGrammar", "is_named"]
+__all__ = ["MULTIPLIER", "RATES", "SETUP_LOG", "SIZES", "TIMES", "UNITS", "Agreement", "Header", "LogGrammar", "is_named"]
 
 SETUP_LOG = "setup.out"
 """The log of a node with the output of its setup lines, which is not that of the program."""
@@ -19,9 +19,12 @@ SETUP_LOG = "setup.out"
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Seconds in a unit of time."""
 TIMES = ("timestamp", "elapsed_s", "step_time_s")
-RATES = ("samples_per_s", "steps_per_s")
+RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
 SIZES = ("nodes", "gpus", "world_size", "batch_size", "global_batch", "tokens_per_step", "steps")
 """The facts of a run that any program may print; ``gpus`` is ranks per node, ``batch_size`` samples of a device per step."""
+
+MULTIPLIER = "times"
+"""The group of a fact that multiplies the others: a program may say a grid of P times Q ranks."""
 
 
 def is_named(log: str, globs: Iterable[str]) -> bool:
@@ -59,10 +62,10 @@ class LogGrammar:
 
     ``files``: globs, relative to a node's log folder, of the files with samples. ``nodes``: ``first``, ``last`` or ``every``,
     the nodes whose files are read. ``patterns``: regular expressions with the named group ``step`` and one or more of
-    ``samples_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``, and ``loss`` and ``skipped``
-    to verify that the program trains; they may have groups of ``metrics`` too. ``scope``: ``global`` if a
-    rate covers the whole run, ``node`` if it covers the devices of one node, ``process`` if it covers one rank; ``scope_by``
-    sets the scope for single values of options.
+    ``samples_per_s``, ``tokens_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``, and
+    ``loss`` and ``skipped`` to verify that the program trains; they may have groups of ``metrics`` too. ``scope``: ``global``
+    if a rate covers the whole run, ``node`` if it covers the devices of one node, ``process`` if it covers one rank;
+    ``scope_by`` sets the scope for single values of options.
     ``units``: the unit of time of single values, from `UNITS`; of a rate that of its denominator. ``summed_over``: rates and
     counts that the program has already added up over all ``nodes`` or all ``ranks``.
     ``cumulative``: a rate covers all steps so far. ``counts_from``: the number that the program gives to its first step.
@@ -75,10 +78,10 @@ class LogGrammar:
     `NumberForm`. ``prefix``: pattern of what a launcher puts before each line of a rank, group ``rank`` or ``local_rank``.
     ``refuse``: patterns of lines by which the program says that its results are wrong. ``confirm``: patterns of which every
     log with results has a line, such as the one by which the program says that they are right. ``facts``: patterns of lines
-    that say the size of the run, groups of `SIZES` or options. ``rank_list``: pattern of a list of all ranks in one log, group
-    ``rank``. ``headers``: what stands above rows of ``readings``, with their unit, and ``agreements`` what holds in a row.
-    ``micro_batches``: how many numbers of a step count one step, or the option that says so. ``sampled``: a step time is that
-    of the printed step alone, in which the program also evaluates or saves.
+    that say the size of the run, groups of `SIZES` or options, and `MULTIPLIER`. ``rank_list``: pattern of a list of all
+    ranks in one log, group ``rank``. ``headers``: what stands above rows of ``readings``, with their unit, and
+    ``agreements`` what holds in a row. ``micro_batches``: how many numbers of a step count one step, or the option that
+    says so. ``sampled``: a step time is that of the printed step alone, in which the program also evaluates or saves.
     """
 
     files: tuple[str, ...]
@@ -119,7 +122,9 @@ class LogGrammar:
     def metric_groups(self) -> tuple[str, ...]:
         """The groups of metrics and their keys that lines of steps may have, besides those that say how fast a step is."""
         names = [name for metric in self.metrics for name in (metric.group, *metric.keys)]
-        return tuple(dict.fromkeys(name for name in names if name not in ("step", *VALUES)))
+        # Older folders have the program's own figure in a group that has since become a speed.
+        reserved = {"step", *VALUES} - {"tokens_per_s"}
+        return tuple(dict.fromkeys(name for name in names if name not in reserved))
 
     def factor(self, name: str) -> float:
         """Return what a printed value has to be multiplied by to be in seconds, or per second."""

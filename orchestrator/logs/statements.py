@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.logs.grammar import Agreement, Header, LogGrammar
+from orchestrator.logs.grammar import MULTIPLIER, Agreement, Header, LogGrammar
 from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.patterns import Reader, compiled
 from orchestrator.logs.text import whole
@@ -138,9 +138,11 @@ class Statements:
             self.void.append(reason)
 
     def _fact(self, groups: Mapping[str, str | None], text: str) -> None:
+        times = whole(groups.get(MULTIPLIER))
         for name, said in groups.items():
-            if said is not None:
+            if said is not None and name != MULTIPLIER:
                 number = whole(said.replace(",", ""))
+                number = number if number is None or times is None else number * times
                 values = self.facts.setdefault(name, {})
                 if len(values) < _MOST_VALUES:
                     values.setdefault(said if number is None else number, text.strip()[:_SHOWN])

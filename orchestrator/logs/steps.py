@@ -22,7 +22,7 @@ __all__ = ["ABSURD", "LOSSES", "SPEEDS", "VALUES", "RankAggregate", "StepSample"
 
 ABSURD = 1e15
 """No time in seconds and no rate of a training run comes near this; larger values are damaged or false."""
-SPEEDS = ("timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples")
+SPEEDS = ("timestamp", "step_time_s", "samples_per_s", "tokens_per_s", "steps_per_s", "elapsed_s", "samples")
 LOSSES = ("loss", "grad_norm")
 VALUES = (*SPEEDS, *LOSSES, "skipped")
 
@@ -37,6 +37,7 @@ class StepSample:
     timestamp: float | None = None
     step_time_s: float | None = None
     samples_per_s: float | None = None
+    tokens_per_s: float | None = None
     steps_per_s: float | None = None
     elapsed_s: float | None = None
     samples: int | None = None

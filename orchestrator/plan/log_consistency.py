@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath
-from orchestrator.logs import SETUP_LOG, SIZES, Header, LogGrammar
+from orchestrator.logs import MULTIPLIER, SETUP_LOG, SIZES, Header, LogGrammar
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import SPEEDS, VALUES
@@ -58,11 +58,15 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
         except ConfigError as error:
             unusable.add(str(path[1]))
             yield path, error.message, error.hint
-    groups = {name for pattern in log.patterns for name in ("step", *SPEEDS) if f"(?P<{name}>" in pattern}
+    of_metrics = {entry.group for entry in log.metrics.values()}
+    groups = {name for pattern in log.patterns for name in ("step", *SPEEDS) if f"(?P<{name}>" in pattern} - of_metrics
     if "patterns" not in unusable and log.patterns and not ("step" in groups and groups & set(SPEEDS)):
         got = ", ".join(sorted(groups)) or "none"
         hint = "" if "step" in groups else "write (?P<step>[0-9]+) where a line has the number of its step"
         yield ("log", "patterns"), f"expected the group step and one of {', '.join(SPEEDS)}, got {got}", hint
+    if "tokens_per_s" in groups and file.measures != LANGUAGE_MODEL:
+        hint = f"write measures: {LANGUAGE_MODEL}, and per_step: {{tokens: NAME}} with the option of a sample's tokens"
+        yield ("log", "patterns"), f"expected no tokens_per_s in a folder that measures {file.measures}", hint
     if log.rank and "(?P<rank>" not in log.rank:
         yield (
             ("log", "rank"),
@@ -87,7 +91,7 @@ def _statements(file: FrameworkFile) -> Iterator[Fault]:
     log = file.log
     for index, pattern in enumerate(log.facts):
         for name in _GROUP.findall(pattern):
-            if name not in (*SIZES, *file.options):
+            if name not in (*SIZES, *file.options, MULTIPLIER):
                 hint = f"name a group after what it says of the run{nearest(name, [*SIZES, *file.options])}"
                 yield ("log", "facts", index), f"expected groups from {', '.join(SIZES)}, or options, got {name}", hint
     if log.rank_list and "(?P<rank>" not in log.rank_list:
@@ -124,7 +128,9 @@ def _reading(log: LogEntry, index: int) -> KeyPath:
 def _metrics(file: FrameworkFile) -> Iterator[Fault]:
     log = file.log
     by_pattern = [set(_GROUP.findall(pattern)) for pattern in patterns_of(log.readings)]
-    by_step = [set(_GROUP.findall(pattern)) - {"step", *VALUES} for pattern in log.patterns]
+    declared = {metric.group or name for name, metric in log.metrics.items()}
+    reserved = {"step", *VALUES} - ({"tokens_per_s"} & declared)
+    by_step = [set(_GROUP.findall(pattern)) - reserved for pattern in log.patterns]
     groups = sorted(set().union(*by_pattern, *by_step))
     for name, metric in log.metrics.items():
         for key, message, hint in _metric(name, metric, by_pattern + by_step, groups, log):
@@ -136,11 +142,10 @@ def _metrics(file: FrameworkFile) -> Iterator[Fault]:
         yield ("log", "metrics", name), "expected another name", hint
     if len(primary := [name for name, metric in log.metrics.items() if metric.primary]) > 1:
         yield ("log", "metrics", primary[1], "primary"), f"expected one primary metric, got {' and '.join(primary)}", ""
-    of_metrics = {metric.group or name for name, metric in log.metrics.items()}
-    for index, names in enumerate(by_pattern if of_metrics and of_metrics <= set(groups) else ()):
-        if not names & of_metrics:
+    for index, names in enumerate(by_pattern if declared and declared <= set(groups) else ()):
+        if not names & declared:
             got, hint = ", ".join(sorted(names)), "declare it under log.metrics, or leave the pattern out"
-            yield _reading(log, index), f"expected the group of a metric ({', '.join(sorted(of_metrics))}), got {got}", hint
+            yield _reading(log, index), f"expected the group of a metric ({', '.join(sorted(declared))}), got {got}", hint
 
 
 def _metric(

@@ -108,10 +108,10 @@ class LogEntry(Strict):
     metrics: dict[Word, MetricEntry] = Field(
         {}, description="what groups of readings and patterns are, by name: {bandwidth: {unit: GB/s, better: higher}}"
     )
-    units: dict[Literal["timestamp", "elapsed_s", "step_time_s", "samples_per_s", "steps_per_s"], Unit] = Field(
+    units: dict[Literal["timestamp", "elapsed_s", "step_time_s", "samples_per_s", "tokens_per_s", "steps_per_s"], Unit] = Field(
         {}, description="the unit of time of a group that is not in seconds: {step_time_s: ms}"
     )
-    summed_over: dict[Literal["samples", "samples_per_s", "steps_per_s"], Literal["nodes", "ranks"]] = Field(
+    summed_over: dict[Literal["samples", "samples_per_s", "tokens_per_s", "steps_per_s"], Literal["nodes", "ranks"]] = Field(
         {}, description="groups that the program has already added up over all nodes or ranks"
     )
     refuse: list[Pattern] = Field([], description="lines by which the program says that its results are wrong: no number")

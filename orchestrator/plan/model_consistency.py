@@ -32,10 +32,7 @@ def model_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> I
             )
         return
     for name, model in file.models.items():
-        if model.transformer is None:
-            hint = "write transformer: with layers, width, heads, mlp, gated and vocab"
-            yield ("models", name), "expected the sizes of a language model, got none", hint
-        else:
+        if model.transformer is not None:
             yield from _sizes(("models", name, "transformer"), model.transformer)
     if file.per_step is None:
         hint = "write per_step: {tokens: seq_len}"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from orchestrator.errors import ConfigError
 from orchestrator.logs.metrics import BETTER, Metric
 from orchestrator.plan.command_line import TrainingCommand
-from orchestrator.plan.measures import SAMPLES_PER_S
+from orchestrator.plan.measures import LANGUAGE_MODEL, SAMPLES_PER_S, TOKENS_PER_S
 from orchestrator.plan.placed_arguments import placed_arguments, placed_value
 from orchestrator.plan.scaffold_texts import (
     EVERY_RANK,
@@ -21,6 +21,7 @@ from orchestrator.plan.scaffold_texts import (
     FRAMEWORK,
     HEAD,
     MEASURING,
+    MICRO_BATCHES,
     MODULES,
     NO_LOG,
     NO_RANK,
@@ -34,6 +35,10 @@ from orchestrator.plan.scaffold_texts import (
     RESULT_LINES,
     SAMPLE,
     STEP_LINES,
+    TOKEN_LINES,
+    TOKEN_OPTIONS,
+    TOKEN_PATTERNS,
+    TOKEN_PLACEHOLDER,
     TORCHRUN,
     TRAINING,
 )
@@ -42,6 +47,10 @@ __all__ = ["example", "for_command", "hook", "new_metric", "placed_arguments"]
 
 _BATCH = re.compile(r"--(?:batch[-_]size|batch|bs)")
 _STEPS = re.compile(r"--(?:(?:max|num|train)[-_])?(?:steps|iters|iterations)")
+_SEQUENCE = re.compile(r"--(?:max[-_])?(?:seq|sequence|block|context)[-_](?:len|length|size)")
+_MICRO_BATCHES = re.compile(r"--(?:grad|gradient)[-_]accum(?:ulation)?(?:[-_]steps)?")
+_COUNTS = {"batch_size": _BATCH, "steps": _STEPS, "seq_len": _SEQUENCE, "micro_batches": _MICRO_BATCHES}
+"""What orch counts, and the arguments that say it."""
 _IMPORT = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(torch|jax|tensorflow|paddle|mxnet)\b", re.MULTILINE)
 """An import of a library whose version belongs to a measurement, in the source of a program."""
 _RECORDED = "512"
@@ -86,6 +95,9 @@ def new_metric(text: str) -> Metric:
         raise ConfigError(f"expected NAME:UNIT, such as bandwidth:GB/s, got {text!r}", where="--metric", hint=hint)
     if name == SAMPLES_PER_S.name:
         raise ConfigError(f"expected another name than {name!r}", where="--metric", hint="leave --metric out for a training")
+    if name == TOKENS_PER_S.name and (unit, better) != (TOKENS_PER_S.unit, "higher"):
+        message = f"expected {name}:{TOKENS_PER_S.unit}, the speed of a program that trains a language model, got {text!r}"
+        raise ConfigError(message, where="--metric", hint="or give the metric another name")
     return Metric(name, unit, better)
 
 
@@ -101,10 +113,18 @@ def for_command(
 
     ``typed`` is the command as it was typed. ``payload`` are the files to send by name, which the caller copies. Number of
     steps and batch size come from the arguments with these names, and go through ``--steps`` and ``--batch-size`` of orch.
-    With ``metrics``, the program does not train: its lines have these. ``sample`` is a log of the program, if there is one.
+    With ``metrics``, the program does not train: its lines have these; but `TOKENS_PER_S` alone is the rate in lines of steps,
+    and tokens of a sample and micro-batches come from the arguments as well. ``sample`` is a log of the program, if there is
+    one. Raises ConfigError for other metrics beside that rate.
     """
+    has_tokens = TOKENS_PER_S.name in [metric.name for metric in metrics]
+    if has_tokens and len(metrics) > 1:
+        hint = "declare further results of its lines under log: metrics: in the new folder"
+        raise ConfigError(f"expected {TOKENS_PER_S.name} alone, got others too", where="--metric", hint=hint)
+    metrics = () if has_tokens else metrics
     # A program that does not train has no batch size of orch: its argument stays as it is.
-    arguments = _Arguments(command, payload, () if metrics else ("batch_size",))
+    steps_take = ("batch_size", "seq_len", "micro_batches") if has_tokens else ("batch_size",)
+    arguments = _Arguments(command, payload, () if metrics else steps_take)
     is_python = command.launcher != "program"
     libraries = _libraries(command, payload)
     entries = list(dict.fromkeys(_entry(file) for file in payload))
@@ -118,17 +138,27 @@ def for_command(
     else:
         batch = arguments.numbers["batch_size"]
         defaults = TRAINING.format(batch=batch or 1, steps=steps, warmup=min(10, steps - 1))
-        lines, placeholder = STEP_LINES.format(name=name), NO_LOG + PLACEHOLDER
+        lines = (TOKEN_LINES if has_tokens else STEP_LINES).format(name=name, patterns=TOKEN_PATTERNS)
+        placeholder = NO_LOG + (TOKEN_PLACEHOLDER if has_tokens else PLACEHOLDER)
+    measures, options = "measures: readings\n" if metrics else "", ""
+    if has_tokens:
+        measures = f"measures: {LANGUAGE_MODEL}\n"
+        several = arguments.numbers["micro_batches"]
+        options = TOKEN_OPTIONS.format(
+            seq_len=arguments.numbers["seq_len"] or 1,
+            counted=", micro_batches: micro_batches" if several else "",
+            micro_batches=MICRO_BATCHES.format(several) if several else "",
+        )
     framework = FRAMEWORK.format(
         about=f"{name}: made from the command {json.dumps(typed)[1:-1]}",
         title=json.dumps(name),
         model=name,
-        measures="measures: readings\n" if metrics else "",
+        measures=measures,
         dtype="none" if metrics else "fp32",
         defaults=defaults,
         files=EVERY_RANK if metrics else FIRST_RANK,
         lines=lines,
-        options="",
+        options=options,
         env=_env(env),
         progress=PROGRESS if is_python else "",
         payload=", ".join(map(json.dumps, [*entries, PROGRESS_MODULE] if is_python else entries)),
@@ -227,7 +257,7 @@ class _Arguments:
     ranks by orch's values, and so the number of steps and ``more``, whose ``numbers`` are 0 without."""
 
     def __init__(self, command: TrainingCommand, payload: Mapping[str, bytes], more: Sequence[str]) -> None:
-        self.numbers = {"batch_size": 0, "steps": 0}
+        self.numbers = dict.fromkeys(_COUNTS, 0)
         self._inputs = {word for word in command.inputs if _base(word) in payload}
         self._more = more
         self._places = placed_arguments(command)
@@ -250,9 +280,9 @@ class _Arguments:
             return _payload_path(_base(value))
         if option in self._places:
             return placed_value(self._places[option], value)
-        is_batch = "batch_size" in self._more and _BATCH.fullmatch(option)
-        key = "batch_size" if is_batch else "steps" if _STEPS.fullmatch(option) else ""
+        named = (key for key, form in _COUNTS.items() if form.fullmatch(option) and key in ("steps", *self._more))
+        key = next(named, "")
         if key and value.isdecimal() and int(value) > 0:
             self.numbers[key] = int(value)
-            return f"{{{{ spec.{key} }}}}"
+            return f"{{{{ {'spec' if key in ('batch_size', 'steps') else 'options'}.{key} }}}}"
         return _literal(value)

@@ -8,6 +8,7 @@ __all__ = [
     "FRAMEWORK",
     "HEAD",
     "MEASURING",
+    "MICRO_BATCHES",
     "MODULES",
     "NO_LOG",
     "NO_RANK",
@@ -21,6 +22,10 @@ __all__ = [
     "RESULT_LINES",
     "SAMPLE",
     "STEP_LINES",
+    "TOKEN_LINES",
+    "TOKEN_OPTIONS",
+    "TOKEN_PATTERNS",
+    "TOKEN_PLACEHOLDER",
     "TORCHRUN",
     "TRAINING",
 ]
@@ -87,6 +92,31 @@ STEP_LINES = """\
   # orch framework new NAME --from-command COMMAND --metric bandwidth:GB/s writes such a folder.
   # readings: 'size=(?P<size>[0-9]+) rate=(?P<rate>[0-9.]+)'
   # metrics: {{rate: {{unit: GB/s, better: higher, keys: [size]}}}}"""
+TOKEN_OPTIONS = """
+# A sample is a sequence of so many tokens, and a step has as many samples as the batch sizes of its ranks: correct both, the
+# time of a step follows from them. With the sizes of the model, models: transformer:, there are TFLOP/s and MFU too.
+per_step: {{tokens: seq_len{counted}}}
+options:
+  seq_len: {{type: int, default: {seq_len}, minimum: 1, help: "tokens of a sequence"}}
+{micro_batches}"""
+MICRO_BATCHES = """\
+  micro_batches: {{type: int, default: {}, minimum: 1, help: "forward passes of a step"}}
+"""
+_STEP = r'\b(?:[Ss]tep|[Ii]ter|[Ii]teration)"?[ =:]*(?P<step>[0-9]+)\b'
+_TOKENS = "(?P<tokens_per_s>[0-9](?:[0-9.,]*[0-9])?)"
+_TOKEN_PATTERNS = (
+    rf"""{_STEP}.*?\b[Tt]ok(?:en)?s?(?:[-_ ]?per[-_ ]?|/)s(?:ec|econd)?"?[ =:]+{_TOKENS}""",
+    rf"{_STEP}.*?\b{_TOKENS} *[Tt]ok(?:en)?s?/s(?! *(?:/|per))",
+)
+"""How a program may print steps with tokens/s: the number behind its name, or before its unit."""
+TOKEN_LINES = """\
+  # One line per step, or every so many: its number, and tokens/s of all ranks. For those of each rank write scope: process,
+  # and files: ["rank-*.out"], nodes: every if all of them print.
+  # Try it on a log of the program: orch framework check {name} --log FILE
+  thousands: ","
+  patterns:
+{patterns}"""
+TOKEN_PATTERNS = "\n".join(f"    - '{pattern}'" for pattern in _TOKEN_PATTERNS)
 RESULT_LINES = """\
   # The lines with results: a group for each metric, and one for each of its keys, such as (?P<size>[0-9]+) with keys: [size].
   # scope: rank: each rank prints its own; across: what they become, mean, sum, min or max, or each to keep them apart.
@@ -192,6 +222,10 @@ step   2  0.026466 s/step
 step   3  0.026391 s/step
 """
 NO_LOG = "(no real log: these lines have the form that the pattern reads; put a log of the program in their place)\n"
+TOKEN_PLACEHOLDER = """\
+step 1 | loss 4.2 | 41,523 tokens/s
+step 2 | loss 4.1 | 41,498 tokens/s
+"""
 PLACEHOLDER = """\
 step 1  0.026804 s/step
 step 2  0.026466 s/step

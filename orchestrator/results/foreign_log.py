@@ -7,6 +7,7 @@ last line.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -24,8 +25,9 @@ from orchestrator.results.language_model import language_values
 from orchestrator.results.log_checks import read_window, sizes_of, verify_statements
 from orchestrator.results.measured import expected_of, metrics_of
 from orchestrator.results.numbers.clock import verify_no_jump
-from orchestrator.results.numbers.tempo import all_stretches
-from orchestrator.results.numbers.throughput import Terms, Throughput, throughput
+from orchestrator.results.numbers.cumulative import cumulative_note
+from orchestrator.results.numbers.steadiness import unsteady
+from orchestrator.results.numbers.throughput import Stretch, Terms, Throughput, throughput, window_of
 from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.run import RunResult
 from orchestrator.results.said import Setting, figures
@@ -127,16 +129,19 @@ def checked_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | Non
 def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: tuple[int, int]) -> tuple[str, ...]:
     """Return what the grammar of a folder remarks on a log whose speed another rule reads, over steps of a ``window``.
 
-    Raises DataError for a log that has no result: `verify_statements`, `verify_training`.
+    Raises DataError for a log that has no result: `verify_statements`, `verify_no_jump`, `verify_training`.
     """
     parsed = parse(log, grammar.with_options({}))
     verify_statements(parsed, _named_sizes(spec))
-    steps = Terms(window[0] - 1, window[1], spec.global_batch)
+    steps = Terms(window[0] - 1, window[1], spec.global_batch, cumulative=grammar.cumulative)
     left_out = [text for text in parsed.warnings if LEFT_OUT in text]
+    intervals: Sequence[Stretch] = ()
     # A rule may read other lines, or other times of them.
     with suppress(DataError):
-        verify_no_jump(all_stretches(parsed.samples, steps))
-    return (*left_out, *verify_training(parsed.samples, steps))
+        intervals = window_of(parsed.samples, steps)
+    verify_no_jump(intervals)
+    uneven = [f"not steady: {text}" for text in unsteady(intervals)] if intervals else []
+    return (*left_out, *verify_training(parsed.samples, steps), *cumulative_note(parsed.samples, steps), *uneven)
 
 
 def _named_sizes(spec: RunSpec) -> dict[str, int]:

@@ -160,7 +160,9 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     known = with_devices(observed, (name for host in planned.hosts for name in devices_of_node(planned.facts.get(host))))
     if planned.measure.name == LANGUAGE_MODEL:
         derived = language_values(spec, planned.transformer, measured.samples_per_s, known, steps.resolution)
-        notes += [*peak_note(spec, known, derived), *layout_note(spec, observed)]
+        without = f"no TFLOP/s and no MFU: {spec.framework} does not say the sizes of {spec.model}, models: transformer:"
+        notes += peak_note(spec, known, derived) if planned.transformer else [without]
+        notes += layout_note(spec, observed)
     started = steps.tempo.clock if steps.tempo and grammar.nodes != "every" else None
     times_of_window = WindowTimes(holders[0].host, started, arrivals)
     use, unread = run_use(run, planned, records, measured, steps.window, times_of_window)

@@ -103,12 +103,21 @@ def test_a_mistake_is_said_with_its_key(tmp_path: Path, old: str, new: str, said
     assert said in str(caught.value)
 
 
-def test_sizes_and_steps_are_needed_in_a_folder_of_a_language_model(tmp_path: Path) -> None:
+def test_a_rate_in_tokens_needs_a_language_model_and_what_its_step_is(tmp_path: Path) -> None:
+    rate = WHOLE.replace("(?P<step_time_s>", "(?P<tokens_per_s>")
+    with pytest.raises(OrchError) as caught:
+        read_folder(folder_of(tmp_path / "mlp", rate))
+    assert "log.patterns: expected no tokens_per_s in a folder that measures training. write measures: language_model" in str(
+        caught.value
+    )
+
+
+def test_steps_are_needed_in_a_folder_of_a_language_model_and_sizes_are_not(tmp_path: Path) -> None:
     with pytest.raises(OrchError) as caught:
         read_folder(folder_of(tmp_path / "mlp", "measures: language_model\n" + WHOLE))
     text = str(caught.value)
-    assert "models.mlp: expected the sizes of a language model, got none. write transformer: with layers" in text
     assert "per_step: expected a description of what a step of a language model computes, got nothing. write per_step:" in text
+    assert "transformer" not in text
 
 
 def test_the_names_of_speeds_are_taken(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from orchestrator.plan.command_line import training_command
 from orchestrator.plan.folders import FrameworkFolder, read_folder
 from orchestrator.plan.payload import imported_files, payload_bytes
 from orchestrator.plan.scaffold import example, for_command, hook, new_metric
+from orchestrator.plan.spec import resolve
 from orchestrator.plan.trial import Trial, trials, unread_options
 from tests.support.judge import LIMIT_S
 from tests.support.rendering import complaint
@@ -160,6 +161,37 @@ def test_a_program_that_does_not_train_gets_a_folder_with_its_metrics(tmp_path: 
         ("bandwidth", "12.5", 1),
         ("latency", "0.03", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "rate"),
+    [
+        ("step 10 | loss 4.2 | 41,523 tokens/s", 10, 41523.0),
+        ("Iter 7: loss 3.1, tok/sec: 98.5", 7, 98.5),
+        ('{"step": 3, "loss": 2.5, "tokens_per_second": 5123.25}', 3, 5123.25),
+        ("step 10 | 41,523 tokens/s per GPU", None, None),
+    ],
+)
+def test_a_program_that_prints_tokens_per_second_gets_the_folder_of_a_language_model(
+    tmp_path: Path, line: str, step: int | None, rate: float | None
+) -> None:
+    typed = "python /opt/train.py --batch-size 4 --seq-len 256 --grad-accum 2 --steps 60"
+    command = training_command(typed, lambda word: False)
+    folder = written(tmp_path / "mine", for_command("mine", typed, command, {}, [new_metric("tokens_per_s:tokens/s")]))
+    tried = sound(folder)
+    spec = resolve(folder.framework, "mine", device="cpu", choices={"nodes": 1, "gpus": 2})
+    assert (spec.items, spec.global_batch, spec.steps) == (256, 4 * 2 * 2, 60)
+    assert "--batch-size 4 --seq-len 256 --grad-accum 2 --steps 60" in launch_of(tried[0])
+    read = matches(f"{line}\n".encode(), folder.framework.log).parsed.samples
+    assert [(sample.step, sample.tokens_per_s) for sample in read] == ([(step, rate)] if step else [])
+
+
+def test_a_rate_in_tokens_stands_alone_and_in_its_unit() -> None:
+    command = training_command("python /opt/train.py", lambda word: False)
+    with pytest.raises(ConfigError, match="expected tokens_per_s alone"):
+        for_command("mine", "", command, {}, [new_metric("tokens_per_s:tokens/s"), new_metric("mfu:%")])
+    with pytest.raises(ConfigError, match="expected tokens_per_s:tokens/s"):
+        new_metric("tokens_per_s:tok/s")
 
 
 def test_a_log_of_the_program_becomes_the_sample(tmp_path: Path) -> None:

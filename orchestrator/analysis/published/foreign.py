@@ -136,7 +136,8 @@ def _measured(
     notes: tuple[str, ...] = ()
     try:
         if grammar:
-            notes = checked_by_grammar(log, grammar, spec, (rule.first, rule.last))
+            remarks = checked_by_grammar(log, grammar, spec, (rule.first, rule.last))
+            notes = tuple(f"{result.run_id}: {remark}" for remark in remarks)
         speed = rule.speed(log, Case(spec.nodes, spec.gpus, spec.batch_size, images))
     except DataError as error:
         error.run_id = result.run_id

@@ -32,7 +32,7 @@ _HALF_HOUR_S, _JITTER_S = 1800.0, 2.0
 _ENOUGH = 5
 _LIKE = 1.3
 """A factor that is off by less than this is one of the known mistakes."""
-_KINDS = ("timestamp", "elapsed_s", "step_time_s", "steps_per_s", "samples_per_s")
+_KINDS = ("timestamp", "elapsed_s", "step_time_s", "steps_per_s", "samples_per_s", "tokens_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,5 +136,5 @@ def _mistakes(window: Sequence[StepSample], sizes: Sizes) -> Iterator[tuple[floa
     for group, size, scope in (("nodes", sizes.nodes, "node"), ("ranks", sizes.ranks, "process")):
         if value.endswith("_per_s") and size > 1:
             yield 1 / size, f"{value} is the sum over all {group}, write summed_over: {{{value}: {group}}}"
-        if value == "samples_per_s" and size > 1:
+        if value in ("samples_per_s", "tokens_per_s") and size > 1:
             yield float(size), f"{value} is of one {scope}, write scope: {scope}"

@@ -24,7 +24,7 @@ def cumulative_note(samples: Sequence[StepSample], terms: Terms) -> list[str]:
     """Return a note if the rates of a window drift as means since the start drift while all steps take equally long. Other
     times in a log contradict such rates anyway; without rates, or with fewer than 20 lines, there is no note."""
     lines = [sample for sample in samples if terms.warmup_steps <= sample.step <= terms.steps and sample.step > 0]
-    rates = [sample.steps_per_s or sample.samples_per_s for sample in lines]
+    rates = [sample.steps_per_s or sample.samples_per_s or sample.tokens_per_s for sample in lines]
     if terms.cumulative or len(lines) < _FEWEST or not all(rate and rate > 0 for rate in rates):
         return []
     # Any unit: only ratios matter.

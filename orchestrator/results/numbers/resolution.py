@@ -39,7 +39,7 @@ def resolution_of_speed(
         is_counted = before or (name == "elapsed_s" and terms.warmup_steps == 0)
         if is_counted and all(getattr(line, name) is not None for line in (*before, *window)):
             return measured.samples_per_s * printed.get(name, 0.0) / measured.seconds
-    for name in ("step_time_s", "steps_per_s", "samples_per_s"):
+    for name in ("step_time_s", "steps_per_s", "samples_per_s", "tokens_per_s"):
         values = [value for line in window if (value := getattr(line, name)) is not None]
         if len(values) == len(window):
             typical = math.fsum(map(abs, values)) / len(values)

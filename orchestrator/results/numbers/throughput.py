@@ -60,7 +60,7 @@ class Terms:
     ``ranks`` is the number of logged rates that add up to the rate of the run: 1 if lines describe the whole run, else the
     number of processes, or nodes, that log their own; ``counts`` the same for counts of samples, None for the same number.
     ``steps_in_one``: how often the program counts each step of the run in its steps per second. ``cumulative``: a rate is the
-    mean since the first step.
+    mean since the first step. ``tokens``: those of a sample, for rates in tokens.
     """
 
     warmup_steps: int
@@ -70,17 +70,20 @@ class Terms:
     cumulative: bool = False
     counts: int | None = None
     steps_in_one: int = 1
+    tokens: int = 1
 
     @classmethod
     def of(cls, spec: RunSpec, grammar: LogGrammar) -> Terms:
         """Return the terms of a run whose log is parsed with ``grammar``."""
         uncounted = spec.warmup_steps if grammar.after_warmup else 0
         printed = {"global": 1, "node": spec.nodes}.get(grammar.scope, spec.world_size)
-        ranks, counts = (1 if name in grammar.summed_over else printed for name in ("samples_per_s", "samples"))
+        is_summed = not grammar.summed_over.keys().isdisjoint(("samples_per_s", "tokens_per_s"))
+        ranks = 1 if is_summed else printed
+        counts = 1 if "samples" in grammar.summed_over else printed
         sizes = {"nodes": spec.nodes, "ranks": spec.world_size}
         steps_in_one = sizes.get(grammar.summed_over.get("steps_per_s", ""), 1)
         window = spec.warmup_steps - uncounted, spec.steps - uncounted
-        return cls(*window, spec.global_batch, ranks, grammar.cumulative, counts, steps_in_one)
+        return cls(*window, spec.global_batch, ranks, grammar.cumulative, counts, steps_in_one, spec.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +127,8 @@ def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
 
 def speed_of_line(sample: StepSample, terms: Terms) -> float | None:
     """Return samples/s of the run by one line of its log, for a display; None if the line has neither a rate nor a time."""
-    if sample.samples_per_s:
-        return sample.samples_per_s * terms.ranks
+    if speed := _printed_rate(sample, terms):
+        return speed * terms.ranks
     if sample.steps_per_s:
         return sample.steps_per_s / terms.steps_in_one * terms.global_batch
     return terms.global_batch / sample.step_time_s if sample.step_time_s else None
@@ -150,7 +153,7 @@ def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, floa
     ('rates', 160.0)
     """
     best = throughput(samples, terms).samples_per_s
-    measures: list[tuple[str, tuple[str, ...]]] = [("rates", ("samples_per_s", "steps_per_s"))]
+    measures: list[tuple[str, tuple[str, ...]]] = [("rates", ("samples_per_s", "tokens_per_s", "steps_per_s"))]
     # Many steps may lie between two lines: a rate covers all of them, a step time only the last.
     if len(window_lines(samples, terms.warmup_steps, terms.steps)) == terms.steps - terms.warmup_steps:
         measures.insert(0, ("step times", ("step_time_s",)))
@@ -180,9 +183,8 @@ def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms
         """Steps per second of the whole run."""
         if sample.steps_per_s is not None:
             return sample.steps_per_s / terms.steps_in_one
-        if sample.samples_per_s is None:
-            return None
-        return sample.samples_per_s * terms.ranks / terms.global_batch
+        speed = _printed_rate(sample, terms)
+        return None if speed is None else speed * terms.ranks / terms.global_batch
 
     def elapsed(sample: StepSample) -> float | None:
         if sample.elapsed_s is not None or not cumulative:
@@ -208,6 +210,13 @@ def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms
         )
     intervals = [Stretch(w.step, stride, _positive(time * stride, w.step)) for w, time in zip(window, times, strict=True)]
     return math.fsum(interval.seconds for interval in intervals), intervals
+
+
+def _printed_rate(sample: StepSample, terms: Terms) -> float | None:
+    """Return samples/s as a line prints it, or as its tokens/s are; None without either."""
+    if sample.samples_per_s is not None or sample.tokens_per_s is None:
+        return sample.samples_per_s
+    return sample.tokens_per_s / terms.tokens
 
 
 def _all(values: Iterable[float | None]) -> list[float]:

@@ -78,7 +78,7 @@ def _counted_otherwise(samples: Sequence[StepSample], warmup_steps: int, steps: 
         return ""
     zero, last = samples[0], samples[-1].step
     # Many programs print a line before their first step, for its time: without a rate, and of no samples in no time.
-    is_step = zero.step == 0 and any((zero.step_time_s, zero.samples_per_s, zero.steps_per_s, zero.samples))
+    is_step = zero.step == 0 and any((zero.step_time_s, zero.samples_per_s, zero.tokens_per_s, zero.steps_per_s, zero.samples))
     if is_step and last == steps - 1:
         return "its first step is 0: write counts_from: 0 under log:"
     if (zero.step, last) == (1, steps - warmup_steps):

@@ -85,6 +85,9 @@ def test_too_few_looks_decide_nothing(looks: list[tuple[float, int]]) -> None:
         ("step {step}: 16 steps/s,", {"summed_over": {"steps_per_s": "nodes"}}),
         ("step {step}: 8 samples/s, 64 samples,", {"scope": "process", "summed_over": {"samples": "ranks"}}),
         ("step {step}: 256 samples/s,", {"scope": "process", "summed_over": {"samples_per_s": "nodes"}}),
+        ("step {step}: 131072 tok/s", {}),
+        ("step {step}: 4096 tok/s", {"scope": "process"}),
+        ("step {step}: 131072 tok/s", {"scope": "process", "summed_over": {"tokens_per_s": "ranks"}}),
     ],
 )
 def test_a_grammar_says_units_and_what_is_added_up(line: str, grammar: dict[str, Any]) -> None:
@@ -93,6 +96,7 @@ def test_a_grammar_says_units_and_what_is_added_up(line: str, grammar: dict[str,
         "step (?P<step>[0-9]+): (?P<steps_per_s>[0-9.]+) steps/",
         "step (?P<step>[0-9]+): (?P<samples_per_s>[0-9.]+) samples/s, (?P<samples>[0-9]+) samples,",
         "step (?P<step>[0-9]+): (?P<samples_per_s>[0-9.]+) samples/s,$",
+        "step (?P<step>[0-9]+): (?P<tokens_per_s>[0-9.]+) tok/s",
     )
     rules = LogGrammar(files=("*",), patterns=patterns, **grammar)
     text = "".join(f"{line.format(step=step)}\n" for step in range(1, STEPS + 1))
@@ -105,4 +109,4 @@ def test_a_grammar_says_units_and_what_is_added_up(line: str, grammar: dict[str,
 class Spec:
     """The size of a run on four nodes of eight devices."""
 
-    warmup_steps, steps, global_batch, nodes, world_size = 4, STEPS, 64, 4, 32
+    warmup_steps, steps, global_batch, nodes, world_size, items = 4, STEPS, 64, 4, 32, 512
