@@ -15,6 +15,8 @@ __all__ = ["container_checks"]
 
 _NO_FOLDER = re.compile(r"\bchdir\b|\bcwd\b|\bworkdir\b.*not exist|working directory", re.IGNORECASE)
 """What docker, podman, runc and crun say of a folder of the host that a container does not have."""
+_NO_IDS = re.compile(r"\bsub[ug]id|\bnew[ug]idmap\b|(?:IDs|UIDs or GIDs) available", re.IGNORECASE)
+"""What podman and its helpers say if the login user has no user ids to give to a container."""
 
 
 def container_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
@@ -27,10 +29,6 @@ def container_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
         _started(host, facts, container) or _given(host, facts, container) or _fit(host, container),
         *_leftovers(host, container, left),
     ]
-
-
-_NO_IDS = re.compile(r"\bsub[ug]id|\bnew[ug]idmap\b|(?:IDs|UIDs or GIDs) available", re.IGNORECASE)
-"""What podman and its helpers say if the login user has no user ids to give to a container."""
 
 
 def _cure(error: str, container: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from noderun.examination import FAILED
 from orchestrator.controller.events import LogGrew, NodeEnded, Started, Stopping
 from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
 from orchestrator.errors import Interrupted
@@ -18,6 +19,10 @@ from tests.support.fake_bench import IMPATIENT, FakeBench, training
 from tests.support.fake_node import FakeNode
 from tests.support.fake_supervisor import Rank
 from tests.support.timers import call_later
+
+
+def test_a_node_knows_the_reason_for_which_its_ranks_may_tell_their_collectives() -> None:
+    assert A_NODE_FAILED.startswith(FAILED)
 
 
 def lasting(order):
