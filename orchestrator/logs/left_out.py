@@ -90,17 +90,19 @@ class LeftOut:
 
     def _line(self, key: str, start: Reader, pieces: Iterable[str]) -> None:
         for piece in pieces:
-            if start.pattern.search(piece) and not any(self._matching(piece)):
+            begun = start.pattern.search(piece)
+            if begun and not any(self._matching(piece)):
                 self.counts[key] += 1
-                self.first.setdefault(key, " ".join(piece.split())[:_SHOWN])
+                shown = piece if begun.end() < _SHOWN else piece[begun.start() :]
+                self.first.setdefault(key, " ".join(shown.split())[:_SHOWN])
 
     def _matching(self, piece: str) -> Iterator[bool]:
         return (reader.literal in piece and bool(reader.pattern.search(piece)) for reader in self.readers.values())
 
 
 def _start(key: str, reader: Reader) -> Reader | None:
-    """Return the reader of the beginning of a pattern, up to its second value, or up to its only one; None if that says too
-    little to tell its lines from others."""
+    """Return the reader of the beginning of a pattern, up to its second value, or up to its only one, and that of a fact up
+    to its first; None if that says too little to tell its lines from others."""
     pattern = reader.pattern.pattern
     depth, length, values = 0, 0, []
     for token in tokens(pattern):
@@ -110,9 +112,11 @@ def _start(key: str, reader: Reader) -> Reader | None:
             return None
         depth += (token == "(") - (token == ")")
         length += len(token)
-    beginning = pattern[: values[min(len(values) - 1, 1)]] if values else ""
+    # A fact is said once, among lines of its own form, and its form changes with the version of a program.
+    is_fact = key.startswith("log.facts")
+    beginning = pattern[: values[0 if is_fact else min(len(values) - 1, 1)]] if values else ""
     # Text that another line has put in front of a row hides an anchor.
-    loose = beginning.removeprefix("^")
+    loose = beginning if is_fact else beginning.removeprefix("^")
     try:
         start = compiled(key, loose, None, needs_groups=False)
         if len(start.literal.strip()) >= _LEAST_CHARACTERS:

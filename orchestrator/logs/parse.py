@@ -104,8 +104,10 @@ class _Collector:
         self.patterns, self.metrics = step_readers(grammar.by_key("patterns"), grammar.metric_groups)
         rows_by_key = {key: compiled(key, text, None) for key, text in grammar.by_key("readings").items()}
         self.rows = list(rows_by_key.values())
-        self.statements = Statements(grammar)
-        self.left_out = LeftOut({**dict(zip(grammar.by_key("patterns"), self.patterns, strict=True)), **rows_by_key})
+        by_key = dict(zip(grammar.by_key("patterns"), self.patterns, strict=True))
+        facts = {key: compiled(key, text, None) for key, text in grammar.by_key("facts").items()}
+        self.left_out = LeftOut({**by_key, **rows_by_key, **facts})
+        self.statements = Statements(grammar, self.left_out.hit)
         self.others = [*self.statements.readers, *self.rows, *self.metrics]
         plain = {reader.literal for reader in (*self.patterns, *self.others)} | self.left_out.literals
         self.literals = [literal.encode() for literal in shortest(plain)]

@@ -38,10 +38,11 @@ class Statements:
     """The statements of one log, line by line.
 
     ``void``: why its results are no results. ``facts``: the values of each fact, with the line of each. ``listed``: how often
-    the list of ranks has each rank.
+    the list of ranks has each rank. ``hit`` is called with the pattern of each fact.
     """
 
-    def __init__(self, grammar: LogGrammar) -> None:
+    def __init__(self, grammar: LogGrammar, hit: Callable[[re.Pattern[str]], None] = lambda pattern: None) -> None:
+        self.hit = hit
         self.numbers = grammar.numbers
         self.agreements = grammar.agreements
         self.rank = _reader("log.rank", grammar.rank, ("rank", "world_size"))
@@ -104,6 +105,7 @@ class Statements:
             del self.missing[key]
         for reader in self.fact_lines:
             for match in found(reader):
+                self.hit(reader.pattern)
                 self._fact(match.groupdict(), text)
         for reader, header in self.headers:
             if found(reader):

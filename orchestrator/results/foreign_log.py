@@ -48,7 +48,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     grammar = framework.log.with_options({name: option.default for name, option in framework.options.items()})
     try:
         parsed = parse(log, grammar)
-        verify_statements(parsed, _named_sizes(spec))
+        verify_statements(parsed, _named_sizes(spec, has_micro_batches=framework.step is not None))
         if not framework.measure.has_samples:
             return _of_metrics(result, spec, framework, parsed, log)
         if not parsed.samples:
@@ -132,7 +132,7 @@ def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: t
     Raises DataError for a log that has no result: `verify_statements`, `verify_no_jump`, `verify_training`.
     """
     parsed = parse(log, grammar.with_options({}))
-    verify_statements(parsed, _named_sizes(spec))
+    verify_statements(parsed, _named_sizes(spec, has_micro_batches=False))
     steps = Terms(window[0] - 1, window[1], spec.global_batch, cumulative=grammar.cumulative)
     left_out = [text for text in parsed.warnings if LEFT_OUT in text]
     intervals: Sequence[Stretch] = ()
@@ -144,10 +144,10 @@ def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: t
     return (*left_out, *verify_training(parsed.samples, steps), *cumulative_note(parsed.samples, steps), *uneven)
 
 
-def _named_sizes(spec: RunSpec) -> dict[str, int]:
+def _named_sizes(spec: RunSpec, *, has_micro_batches: bool) -> dict[str, int]:
     """Return what the name of a log says of its run; of a language model the global batch depends on the micro-batches."""
     sizes = sizes_of(spec)
-    names = ("nodes", "gpus", "world_size", "batch_size", *(() if spec.step.tokens else ("global_batch",)))
+    names = ("nodes", "gpus", "world_size", "batch_size", *(() if has_micro_batches else ("global_batch",)))
     return {name: sizes[name] for name in names}
 
 
