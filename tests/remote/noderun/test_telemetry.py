@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from noderun import amd, counters, foreign, telemetry
+from noderun import amd, counters, foreign, nvml, telemetry
+from orchestrator.results.telemetry.over_window import is_resolved, rate_over
 from tests.support import judge
 
 
@@ -53,6 +54,42 @@ def test_a_source_is_read_less_often_the_more_it_costs() -> None:
     assert cheap.readable.looks == 60
     assert 0.01 * dear.readable.looks <= 0.001 * 60 + 0.02 + 1e-9, "its share of a core, its first look, and the one that tells"
     assert dear.read(160.0) in ([None], [float(dear.readable.looks)])
+
+
+class Counting(nvml.NvidiaPower):
+    """Counters of energy of which each look takes 3.9 ms of a processor; the power of a GPU is a ramp, once it works."""
+
+    def __init__(self, gpus: int) -> None:
+        super().__init__([nvml.Gpu(nvml.Nvml(None), None, None) for _ in range(gpus)])
+        self.now, self.spent_s = 0.0, 0.0
+
+    def read(self, now: float) -> list[float | None]:
+        self.now = now
+        return list(super().read(now))
+
+    def of(self, device: nvml.Gpu) -> list[float | None]:
+        self.spent_s += 0.0039
+        working = max(0.0, self.now - 4.0)
+        return [100.0 * self.now + 500.0 * working + 5.0 * working**2, None]
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+def test_windows_of_ten_seconds_have_energy_however_many_gpus_a_node_has(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    counting = Counting(gpus)
+    monkeypatch.setattr(telemetry.time, "process_time", lambda: counting.spent_s)
+    monkeypatch.setattr(telemetry, "nvidia_devices", lambda *_: counting.devices)
+    monkeypatch.setattr(telemetry, "NvidiaPower", lambda _: counting)
+    settings = {"device": "cuda", "devices": "0", "supervisor": 1, "run_id": "run"}
+    sources = telemetry.sources_of(settings, lambda _: None, lambda **_: None)
+    source = next(source for source in sources if source.readable is counting)
+    rows = [(now, source.read(now)) for now in [0.003 + 1.002 * number for number in range(120)]]
+    for begin in (20.4, 41.9, 63.1, 80.0):
+        energy = [(now, row[0]) for now, row in rows if row[0] is not None]
+        assert is_resolved(energy, begin, begin + 10)
+        # 100 W and 500 W more, and a ramp of 10 W/s: in the middle of the window.
+        power = 600.0 + 10.0 * (begin + 5 - 4.0)
+        assert rate_over(energy, begin, begin + 10) == pytest.approx(power, rel=0.002)
+    assert counting.spent_s / 120 <= gpus * 0.0025, "of a processor"
 
 
 def test_a_source_that_fails_gives_nulls_and_is_asked_again() -> None:
