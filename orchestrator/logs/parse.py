@@ -140,7 +140,9 @@ class _Collector:
             return
         text = cleaned(raw)
         self.left_out.hits.clear()
-        steps, others = ([r for r in readers if r.literal in text] for readers in (self.patterns, self.others))
+        is_tagged = self.tags.literal in text
+        searched = (self.patterns, self.others)
+        steps, others = ([r for r in readers if r.may_be_in(text, is_tagged)] for readers in searched)
         # Rank lines and closing lines are usually separate from step lines, which then need not be read line by line.
         lines = lines_with(text, others)
         mixed = any(reader.literal in line for line in lines for reader in steps)

@@ -41,11 +41,19 @@ _NOT_PLAIN = re.compile(r"\(\?[#aiLmsux-]|\\(?![dDwWsSbBAZtnrfv])[0-9A-Za-z]")
 @dataclass(frozen=True, slots=True)
 class Reader:
     """A compiled pattern. Every match contains ``literal``, so text without it need not be searched. ``of_lines`` matches in
-    whole text what ``pattern`` matches in single lines; None if a match could extend into the next line."""
+    whole text what ``pattern`` matches in single lines; None if a match could extend into the next line. ``in_blocks`` is the
+    same for a pattern without plain text, of which one search of a block is faster than one of each line."""
 
     pattern: re.Pattern[str]
     literal: str
     of_lines: re.Pattern[str] | None = None
+    in_blocks: re.Pattern[str] | None = None
+
+    def may_be_in(self, text: str, is_tagged: bool) -> bool:
+        """Return False if no line of a block can match. ``is_tagged``: a line may begin behind the tag of a rank."""
+        if self.in_blocks and not is_tagged:
+            return bool(self.in_blocks.search(text))
+        return self.literal in text
 
     def split(self, text: str) -> list[str | None]:
         """Return the matches in the lines of a text as one flat list: for each match the text before it, then its groups."""
@@ -142,8 +150,9 @@ def compiled(where: str, pattern: str, groups: tuple[str, ...] | None, needs_gro
             hint="such a pattern can take forever on a hostile line; repeat only plain characters or classes",
         )
     literal = literal_of(pattern)
-    of_lines = re.compile(pattern, re.ASCII | re.MULTILINE) if literal and _stays_in_line(pattern) else None
-    return Reader(regex, literal, of_lines)
+    is_of_lines = not _NOT_PLAIN.search(pattern) and _stays_in_line(pattern)
+    in_text = re.compile(pattern, re.ASCII | re.MULTILINE) if is_of_lines else None
+    return Reader(regex, literal, in_text, None) if literal else Reader(regex, literal, None, in_text)
 
 
 def lines_with(text: str, readers: Sequence[Reader]) -> list[str]:
