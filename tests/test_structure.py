@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from orchestrator.cli import main
 from orchestrator.extras import EXTRAS
+from orchestrator.feature import features
 from orchestrator.plan.folders import frameworks, open_framework
 from tests.support.judge import LIMIT_S
 
@@ -28,7 +29,7 @@ OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 
 # The ground: modules directly in the package, on which all packages stand and which use only each other.
 GROUND = {
-    "__init__", "__main__", "errors", "extras", "files", "plural", "pool", "procs", "slurm", "strictjson", "version",
+    "__init__", "__main__", "errors", "extras", "feature", "files", "plural", "pool", "procs", "slurm", "strictjson", "version",
     "yamlfile",
 }  # fmt: skip
 # Each package, and the packages that it may use besides the ground. Imports inside functions and those for types count.
@@ -43,12 +44,13 @@ MAY_USE = {
     "results": "inventory logs plan checks record",
     "analysis": "inventory logs plan checks record results",
     "controller": "inventory logs plan checks record transport nodes results analysis",
-    "report": "inventory checks results analysis",
+    "report": "inventory checks record results analysis",
     "api": "inventory logs plan checks record transport nodes results analysis controller report",
     "store": "inventory record transport",
     "lab": "inventory",
     "site": "logs plan record results analysis report",
     "cli": "inventory logs plan checks record transport store nodes results analysis controller report site lab api",
+    "features": ("inventory logs plan checks record transport store nodes results analysis controller report site lab api cli"),
 }
 # Features: what orch does besides planning, carrying out and summarizing a bench. Each is to become a folder of its own; until
 # then these are its modules and folders.
@@ -56,10 +58,10 @@ FEATURES = {
     "accept": "analysis/accept analysis/past_acceptances cli/accept cli/acceptance cli/acceptances cli/suite_check "
     "cli/suite_plan plan/suite plan/suite_files record/acceptance record/past_acceptance report/accept report/html/certificate",
     "ansible": "inventory/ansible inventory/ansible_files inventory/ansible_vars",
-    "explain": "analysis/explain report/explain",
-    "hang": "analysis/hang cli/stacks controller/hang record/hang_report record/hang_verdict report/hang",
+    "explain": "features/explain",
+    "hang": "features/hang",
     "history": "analysis/history cli/history report/history report/html/trend_charts report/trend",
-    "profile": "analysis/profile plan/profile report/profile",
+    "profile": "features/profile plan/profile",
     "published": "analysis/published cli/published plan/published_faults plan/published_schema report/published "
     "report/published_language",
     "search": "analysis/bisect analysis/tune cli/answer cli/bisect cli/tune controller/bisection controller/rounds "
@@ -70,13 +72,11 @@ FEATURES = {
 # The rest is the core, which imports no feature. These modules of it still do, each with what it imports; a module that is not
 # listed here, or a feature that is not in its row, is refused.
 NOT_YET = {
-    "analysis/compare/suspects": "explain",
     "api/find": "accept",
     "api/prepare": "profile search",
     "api/sealing": "accept history",
     "cli/archive": "store",
     "cli/bench": "accept profile",
-    "cli/beside": "explain hang profile",
     "cli/complete": "accept",
     "cli/controller": "search",
     "cli/framework_check": "published",
@@ -88,8 +88,6 @@ NOT_YET = {
     "cli/sealing": "accept",
     "cli/summarize": "published search",
     "controller/controller": "search",
-    "controller/launch": "hang",
-    "controller/watch": "hang",
     "inventory/formats": "ansible",
     "inventory/groups": "ansible",
     "inventory/read": "ansible",
@@ -100,28 +98,27 @@ NOT_YET = {
     "record/archive": "accept",
     "record/bench_parts": "profile",
     "record/benchfile": "profile search",
-    "record/manifest": "hang",
     "record/ownership": "accept",
     "record/removal": "accept",
-    "report/html/charts": "explain published",
+    "report/html/charts": "published",
     "report/html/comparison": "site",
-    "report/html/page": "explain hang profile published",
+    "report/html/page": "published",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
 # modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing: that would load heavy libraries.
 DOORS = {
     "analysis": (
         "accept/figures accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue "
-        "compare/causes compare/cells compare/detectable compare/kept compare/suspects explain/prediction hang/collectives "
-        "hang/verdict hang/waits history past_acceptances published/doubts published/folders published/foreign "
+        "compare/causes compare/cells compare/detectable compare/kept compare/suspects "
+        "history past_acceptances published/doubts published/folders published/foreign "
         "published/language "
         "published/language_doubts published/nearest published/reference published/rules published/schema published/tables "
         "tune/answer tune/candidates tune/halving tune/state"
     ),
     "api": "allocation bench find opened plan prepare progress sealing selection",
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
-    "cli": "process",
-    "controller": "busy controller earlier events fitness peer stopping",
+    "cli": "complete connecting options process",
+    "controller": "busy controller earlier events fitness peer stage stopping",
     "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
     "logs": "failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
@@ -131,19 +128,20 @@ DOORS = {
         "spec suite suite_files transformer trial variables words"
     ),
     "record": (
-        "acceptance archive archive_record bench_parts benchfile bisect_record borrow defaults evidence hang_report "
-        "hang_verdict journal manifest node_record node_states owed past_acceptance project recorded_spec "
+        "acceptance archive archive_record bench_parts benchfile bisect_record borrow defaults evidence "
+        "journal manifest node_record node_states owed past_acceptance project recorded_spec "
         "refused removal reread rundir sealed signature state_file submission telemetry"
     ),
     "report": (
-        "accept bisect cells checks compare explain formats/json hang history html/certificate html/comparison "
-        "html/navigation html/overviews html/page html/sparkline html/template profile published published_language "
-        "store terminal text trend tune"
+        "accept bisect cells checks compare formats/json history html/axes html/certificate html/comparison "
+        "html/navigation html/overviews html/page html/sparkline html/svg html/template published published_language "
+        "sections store terminal text trend tune"
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts lost_links "
         "numbers/drift numbers/intervals numbers/peaks numbers/peer_power numbers/peers numbers/physics numbers/power "
-        "numbers/rounding numbers/t_distribution numbers/throughput planned qualifications read series summary "
+        "numbers/rounding numbers/t_distribution numbers/throughput "
+        "parts/overlap parts/step_parts parts/transfers planned qualifications read series summary "
         "tally telemetry/doubts telemetry/use values"
     ),
     "site": "build folder live pages server",
@@ -187,8 +185,8 @@ HOMES = {
         "analysis/published/schema.py",
     ],
     "jinja2": ["plan/sandbox.py", "report/html"],
-    "typer": ["cli/"],
-    "rich": ["cli/", "report/"],
+    "typer": ["cli/", "features/"],
+    "rich": ["cli/", "features/", "report/"],
     "matplotlib": ["report/"],
     "asyncssh": ["lab/asyncssh_server.py"],
     "pandas": ["api/bench.py"],
@@ -384,6 +382,17 @@ def test_the_documented_table_of_packages_is_the_one_that_holds() -> None:
         else:
             assert rows[package].replace("–", "").split() == uses.split(), package
         above.append(package)
+
+
+def test_no_feature_uses_another() -> None:
+    places = {file: tuple(file.split("/")[:2]) for file in arrows() if file.startswith("features/")}
+    wrong = [
+        f"{file} -> {target}"
+        for file, own in places.items()
+        for target in arrows()[file]
+        if places.get(target, own) != own and own != ("features", "__init__")
+    ]
+    assert wrong == []
 
 
 def test_packages_import_each_other_in_no_circle() -> None:
@@ -612,6 +621,7 @@ def test_help_imports_the_table_of_commands_and_none_of_them() -> None:
     assert done.returncode == 0 and "bench" in done.stdout, done.stderr
     assert json.loads(done.stderr) == [
         "orchestrator", "orchestrator.cli", "orchestrator.cli.defaults", "orchestrator.cli.main", "orchestrator.errors",
+        "orchestrator.feature", "orchestrator.features", *(f"orchestrator.features.{name}" for name in features()),
         "orchestrator.version",
     ]  # fmt: skip
 

@@ -15,11 +15,12 @@ import typer.main
 
 from orchestrator.cli.defaults import Command
 from orchestrator.errors import EXIT_STATUS, DataError, Faults, OrchError
+from orchestrator.feature import features
 from orchestrator.version import __version__
 
 __all__ = ["MODULES", "main", "program", "whole"]
 
-MODULES = {
+_CORE = {
     "deploy": {
         "deploy": "Send the node runner and payloads to every node.",
         "check": "Check that every node is reachable and fit for a run.",
@@ -38,7 +39,6 @@ MODULES = {
         "logs": "Print the log of one rank.",
         "cancel": "Stop runs on every node and verify that nothing is left.",
     },
-    "stacks": {"stacks": "Show what every rank of the current run is doing."},
     "collect": {"collect": "Collect logs and exit records."},
     "summarize": {"summarize": "Print the scaling table of a bench."},
     "history": {"history": "List every configuration of every bench."},
@@ -65,7 +65,15 @@ MODULES = {
     "lab": {"lab": "A rehearsal cluster on this machine."},
     "dataset": {"dataset": "Small data sets for tests and rehearsals."},
 }
-"""The command modules of `orchestrator.cli`, and what the help says of their commands, in its order."""
+MODULES = {
+    **{f"orchestrator.cli.{module}": commands for module, commands in _CORE.items()},
+    **{
+        f"orchestrator.features.{name}.{module}": commands
+        for name, feature in features().items()
+        for module, commands in feature.commands.items()
+    },
+}
+"""The modules of commands, and what the help says of their commands, in its order."""
 
 _STATUSES = "; ".join(f"{code} {text}" for code, text in EXIT_STATUS.items())
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -85,7 +93,7 @@ class Program(typer.core.TyperGroup):
         """Put the commands with these names in place of what stands for them in the help."""
         for module in [module for module, commands in MODULES.items() if commands.keys() & set(words)]:
             app = typer.Typer(rich_markup_mode=None)
-            import_module(f"orchestrator.cli.{module}").add_to(app)
+            import_module(module).add_to(app)
             groups = [group.typer_instance for group in app.registered_groups if group.typer_instance]
             for command in [command for level in (app, *groups) for command in level.registered_commands]:
                 command.cls = Command

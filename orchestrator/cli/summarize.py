@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from orchestrator.errors import ConfigError, DataError
     from orchestrator.record import BenchDir
+    from orchestrator.report.sections import Section
     from orchestrator.results import RunResult
     from orchestrator.results.summary import Summary
 
@@ -94,13 +95,15 @@ def summarize(
         raise _no_speed(
             summary.sheets[0].measures, "--format", f"{form} contains speeds only; use table, html, markdown, csv or json"
         )
-    beside = None
+    sections: tuple[Section, ...] = ()
     if not from_logs and not rule and form in ("table", "json"):
-        from orchestrator.cli.beside import Beside
+        from orchestrator.report.sections import sections_of
 
-        beside = Beside.of(find_bench(bench), summary, results, explain=explain)
+        sections = sections_of(find_bench(bench), summary, results, frozenset({"explain"} if explain else ()))
     if form == "json":
-        extra = {**(_published(summary, bases) if against else {}), **(beside.documents() if beside else {})}
+        extra = _published(summary, bases) if against else {}
+        for section in sections:
+            extra |= section.documents()
         typer.echo(_with_keys(summary, extra), nl=False)
     elif form in _RENDERED:
         typer.echo(import_module(f"orchestrator.report.formats.{form}").render(summary), nl=False)
@@ -115,8 +118,8 @@ def summarize(
         if not from_logs:
             console.print(f"bench {named(find_bench(bench))}", style="dim", markup=False, highlight=False)
         terminal.render(summary if from_logs else replace(summary, label=""), console)
-        if beside:
-            beside.show(console)
+        for section in sections:
+            section.render(console)
         if against:
             _print_reference(summary, bases, console)
         if from_logs and summary.speeds():

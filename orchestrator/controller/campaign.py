@@ -219,7 +219,7 @@ class Campaign:
         clean = {host: results.get(host, Clean(checked=False)) for host in hosts}
         facts = read_manifest(rundir).facts
         error = with_cause(outcome.error, outcome.rivals, rundir, facts)
-        ended = RecordedOutcome(outcome.state, error, clean, outcome.answers, outcome.released, outcome.hang)
+        ended = RecordedOutcome(outcome.state, error, clean, outcome.answers, outcome.released, outcome.evidence)
         write_end(rundir, outcome.start, ended)
         self.stage.journal(outcome.state, run=plan.run_id, error=str(error) if error else None)
         if not errors and len(results) == len(hosts):

@@ -28,7 +28,6 @@ from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import run_path
 from orchestrator.plan.payload import packed, telemetry_source
 from orchestrator.plan.render import Plan
-from orchestrator.record.hang_verdict import Verdict
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, StartRecord
 
@@ -44,7 +43,8 @@ class Outcome:
 
     ``rivals`` are failures of ranks that may have preceded that cause within the precision of the clocks; ``answers`` is the
     result of `Watch.answers`. Unless ``released``, nothing has run on any node. ``leftovers`` says on which nodes processes
-    still run, or where their end could not be verified. ``hang`` is the verdict for which the run was ended. ``faults`` are
+    still run, or where their end could not be verified. ``evidence`` is what monitors
+    of the run leave in its manifest. ``faults`` are
     those of nodes that were given up in the run, or do not answer at its end; ``unreached`` those of nodes that could not be
     asked after it, although the run has no such error.
     """
@@ -56,7 +56,7 @@ class Outcome:
     answers: Mapping[str, Answer] = field(default_factory=dict)
     released: bool = True
     leftovers: tuple[OrchError, ...] = ()
-    hang: Verdict | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
     faults: tuple[OrchError, ...] = ()
     unreached: tuple[OrchError, ...] = ()
 
@@ -131,7 +131,8 @@ class Launch:
         state, error = watch.verdict()
         rivals = close_seconds(watch.peers, self.plan.run_id)
         faults = tuple(peer.error for peer in watch.peers.values() if peer.error)
-        return Outcome(state, error, start, rivals, watch.answers(), hang=watch.hang.cause(error), faults=faults)
+        evidence = watch.monitors.evidence(error)
+        return Outcome(state, error, start, rivals, watch.answers(), evidence=evidence, faults=faults)
 
     # -- stage, arm, go
 

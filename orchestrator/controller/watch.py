@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from orchestrator.controller.events import LeftOver, LogGrew, NodeEnded, Stopping, Stuck
-from orchestrator.controller.hang import HangWatch
+from orchestrator.controller.monitor import Monitors
 from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
 from orchestrator.controller.reattach import Reattachment, ask_beside
 from orchestrator.controller.stage import Stage
@@ -54,7 +54,7 @@ class Watch:
         self._stop_reason = ""
         self._finishing = False
         self._tail_offset = 0
-        self.hang = HangWatch(plan, stage)
+        self.monitors = Monitors(plan, stage)
 
     def listen(self, line: SupervisorLine) -> None:
         """Receive the events of a connection from now on."""
@@ -142,7 +142,7 @@ class Watch:
             if any(peer.causes or peer.error for peer in self.peers.values()):
                 state, error = first_cause(self.peers, self.plan.run_id)
                 self.stop(error.message if error and state == "interrupted" else A_NODE_FAILED)
-            if self._stopping_since is None and (reason := self.hang.turn(turn, self.peers)):
+            if self._stopping_since is None and (reason := self.monitors.turn(turn, self.peers)):
                 self.stop(reason)
             self._finish_waiting()
             self._give_up_late_stops()
@@ -165,7 +165,7 @@ class Watch:
         if self.stage.interrupt.signal and not (isinstance(error, TransportError) and error.is_of_identity):
             message = "interrupted by a signal to the controller"
             return "interrupted", Interrupted(self.stage.interrupt.signal, message, run_id=self.plan.run_id, phase="watch")
-        return self.hang.outcome(state, error)
+        return self.monitors.outcome(state, error)
 
     def answers(self) -> dict[str, Answer]:
         """Return for each node its longest silence and median round trip in seconds, and whether it was silent at the end."""
@@ -279,7 +279,7 @@ class Watch:
                 self._take_state(peer, event)
             case "stalled" | "resumed" | "overdue" | "examined" | "collectives" as what:
                 if self._stopping_since is None or what == "collectives":  # what is stopped neither hangs nor goes on
-                    self.hang.take(name, event)
+                    self.monitors.take(name, event)
             case "rank":
                 peer.blame_rank(RankRecord.of(event), self._stopping_since)
             case "stopping":

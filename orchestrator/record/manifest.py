@@ -19,7 +19,6 @@ from orchestrator.plan.measures import TRAINING
 from orchestrator.plan.placement import Placement, Slot
 from orchestrator.plan.render import Plan
 from orchestrator.plan.transformer import Transformer, transformer_of
-from orchestrator.record.hang_verdict import Verdict
 from orchestrator.record.recorded_grammar import grammar_of
 from orchestrator.record.recorded_spec import spec_of
 from orchestrator.record.rundir import RunDir
@@ -96,19 +95,21 @@ class Answer:
 
 _BY_ITSELF = ("rank_failed", "run_timeout", "output_limit")
 """The kinds of errors with which a measured program ends by itself."""
+_OUTCOME_KEYS = {"state", "error", "clean", "answers", "released"}
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutcome:
     """How a run ended: ``state`` is finished, failed, lost or interrupted, ``error`` its first cause. If it was not
-    ``released`` by the start signal, nothing ran on any node. ``hang`` is the verdict for which it was ended."""
+    ``released`` by the start signal, nothing ran on any node. ``evidence`` has by key what monitors of the run
+    left, kept as it is."""
 
     state: str
     error: OrchError | None = None
     clean: Mapping[str, Clean] = field(default_factory=dict)
     answers: Mapping[str, Answer] = field(default_factory=dict)
     released: bool = True
-    hang: Verdict | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Any, run_id: str) -> RecordedOutcome | None:
@@ -124,7 +125,7 @@ class RecordedOutcome:
             {host: _clean(node) for host, node in _objects(value, "clean")},
             {host: _answer(node) for host, node in _objects(value, "answers")},
             value.get("released") is not False,
-            Verdict.of(value.get("hang")),
+            {key: kept for key, kept in value.items() if key not in _OUTCOME_KEYS},
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -133,8 +134,7 @@ class RecordedOutcome:
         content["clean"] = {host: node.as_dict() for host, node in self.clean.items()}
         if self.answers:
             content["answers"] = {host: asdict(answer) for host, answer in self.answers.items()}
-        if self.hang:
-            content["hang"] = self.hang.as_dict()
+        content |= self.evidence
         return content if self.released else content | {"released": False}
 
     @property

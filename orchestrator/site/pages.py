@@ -13,10 +13,7 @@ from pathlib import Path
 from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry
 from orchestrator.analysis.compare.kept import kept
-from orchestrator.analysis.explain import explain_bench
-from orchestrator.analysis.hang import hangs_of_bench
 from orchestrator.analysis.history import damaged_runs, evidence_mark, past_cells
-from orchestrator.analysis.profile import profiled_bench
 from orchestrator.analysis.published import nearest_records, published_files, reference_tables
 from orchestrator.errors import DataError, OrchError
 from orchestrator.record import BenchDir, holder
@@ -25,6 +22,7 @@ from orchestrator.record.manifest import read_manifest
 from orchestrator.report.html.certificate import render as render_certificate
 from orchestrator.report.html.page import Link, render, subject
 from orchestrator.report.published_language import nearest_text
+from orchestrator.report.sections import sections_of
 from orchestrator.results import NEVER_RUN, RunResult, cells_of
 from orchestrator.results.account import account_of
 from orchestrator.results.bench import notes_of, read_bench
@@ -62,10 +60,8 @@ def bench_page(
     references, notes = reference_tables(summary, files) if against else ((), ())
     notes = (*notes, *map(nearest_text, nearest_records(summary, files)))
     account = account_of(bench, results)
-    explained = explain_bench(bench, summary, results, account) if explain else ()
-    profiles = profiled_bench(bench, summary, results)
-    hangs = hangs_of_bench(bench, results)
-    return render(summary, results, account, references, notes, explained, profiles, hangs, links)
+    sections = sections_of(bench, summary, results, frozenset({"explain"} if explain else ()))
+    return render(summary, results, account, references, notes, sections, links)
 
 
 def mark_of(bench: BenchDir) -> str:

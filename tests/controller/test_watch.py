@@ -195,7 +195,7 @@ def test_what_is_being_stopped_neither_hangs_nor_goes_on(rig: FakeBench) -> None
     watch = rig.launch().watch
     peer = watch.peers["a"] = Peer("a", None)
     taken: list[str] = []
-    watch.hang.take = lambda _, event: taken.append(event["event"])  # type: ignore[method-assign]
+    watch.monitors.take = lambda _, event: taken.append(event["event"])  # type: ignore[method-assign]
     for what in ("stalled", "resumed"):
         watch._take("a", peer, {"event": what, "at": 1.0})
     watch._stopping_since = 2.0

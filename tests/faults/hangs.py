@@ -34,9 +34,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from orchestrator.controller.events import Stalled
-from orchestrator.controller.hang import HangWatch
 from orchestrator.controller.peer import A_NODE_FAILED
 from orchestrator.errors import RunError
+from orchestrator.features.hang.watch import HangWatch
 from orchestrator.record.node_record import ExitRecord
 from tests.support.machine import Line, Machine
 

@@ -13,7 +13,6 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.request import Request, checked_specs
-from orchestrator.record.hang_verdict import Verdict
 from orchestrator.record.manifest import (
     Answer,
     Clean,
@@ -41,7 +40,7 @@ OUTCOME = RecordedOutcome(
     {"a": Clean(True, (4711,)), "b": Clean(False)},
     {"a": Answer(0.5, 0.001), "b": Answer(3.1, 0.002, True)},
     False,
-    Verdict("stopped", "stopped in step 7 (state T)", "; rank 0 waits in all-reduce 7", "b", (2, 3)),
+    {"hang": {"kind": "stopped", "words": "stopped in step 7 (state T)", "ranks": [2, 3]}},
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.profile.trace import recorded
+from orchestrator.features.profile.trace import recorded
 from tests.remote.simulated_ranks import all_ended
 from tests.support.trainers import ROOT, grammar, module, torchrun
 

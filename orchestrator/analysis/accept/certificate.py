@@ -16,11 +16,11 @@ from orchestrator.analysis.accept.blame import depend_on_hosts, succeeds_without
 from orchestrator.analysis.accept.earlier import against_earlier, measured
 from orchestrator.analysis.accept.figures import UnitFigure, figures_of, without_reference
 from orchestrator.analysis.accept.nodes import by_checks, by_links, by_lost_links, by_runs
-from orchestrator.analysis.accept.seen import of_hangs, of_runs, see
+from orchestrator.analysis.accept.seen import of_runs, see
 from orchestrator.analysis.accept.units import CLUSTER, Group, groups_of
 from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
-from orchestrator.analysis.hang import hangs_of_bench
 from orchestrator.checks.facts import serials
+from orchestrator.feature import providers
 from orchestrator.inventory import fold
 from orchestrator.plan.spec import by_reason
 from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, references_of, suite_of
@@ -160,8 +160,8 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
                 later = list(zip((after.hosts for after in attempts[number:]), read[number:], strict=True))
                 blames = partial(succeeds_without, later, by_hosts)
                 judged.append(by_runs(stage.name, bench, results, attempt.hosts, blames))
-            hangs = hangs_of_bench(bench, results)
-            see(seen, stage.name, of_hangs(hangs))
+            remarks = [remark for module in providers("remarks") for remark in module.remarks(bench, results)]
+            see(seen, stage.name, (remark for remark in remarks if remark[0]))
             if attempt is attempts[-1]:
                 summary = of_bench(planned_runs(bench, results), notes_of(bench))
                 made.append(_Made(stage, bench, attempt.hosts, results, summary))
@@ -169,7 +169,7 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
                 configurations = tuple(dict.fromkeys(f"{row.series} {row.shape}" for row in (*summary.rows, *summary.sheets)))
                 planned = len(bench.record().runs)
                 see(seen, stage.name, of_runs(summary, results))
-                unnamed = [f"{hang.run_id}: {hang.sentence}" for hang in hangs if hang.sentence and not hang.host]
+                unnamed = [text for host, text in remarks if not host]
                 of_rows = (note for row in summary.rows for note in row.qualifications)
                 notes = tuple(dict.fromkeys([*summary.notes, *unnamed, *of_rows]))
                 run = StageRun(stage.name, stage.title, attempt.bench_id, configurations, attempt.hosts, good, planned, notes)

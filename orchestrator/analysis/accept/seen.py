@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from orchestrator.analysis.hang import Hang
 from orchestrator.results import RunResult
 from orchestrator.results.hardware import loaded_in, on_host, slowed_in
 from orchestrator.results.summary import Summary
 from orchestrator.results.telemetry.doubts import doubts_by_host
 
-__all__ = ["of_hangs", "of_runs", "see"]
+__all__ = ["of_runs", "see"]
 
 _Texts = Iterable[tuple[str, str]]
 """Hosts, and what was seen of them."""
@@ -22,13 +21,6 @@ def see(seen: dict[str, list[str]], stage: str, texts: _Texts) -> None:
         words = f"{stage}: {text}"
         if words not in seen.setdefault(host, []):
             seen[host].append(words)
-
-
-def of_hangs(hangs: Sequence[Hang]) -> _Texts:
-    """Yield the verdict on each hang that names ranks of one node."""
-    for hang in hangs:
-        if hang.host:
-            yield hang.host, f"{hang.run_id} was ended: {hang.sentence}"
 
 
 def of_runs(summary: Summary, results: Sequence[RunResult]) -> _Texts:

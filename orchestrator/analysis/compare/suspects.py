@@ -16,8 +16,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.analysis.compare.causes import Distinction
-from orchestrator.analysis.explain.step_parts import told
 from orchestrator.results import Cell, RunResult, median
+from orchestrator.results.parts.step_parts import told
 
 __all__ = ["CellSuspects", "Suspect", "suspects"]
 

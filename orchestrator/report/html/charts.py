@@ -12,7 +12,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from orchestrator.analysis.explain import Explanation
 from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.plural import plural
 from orchestrator.report.cells import case
@@ -22,12 +21,10 @@ from orchestrator.results import Interval, RunResult
 from orchestrator.results.account import RunAccount
 from orchestrator.results.summary import Row
 
-__all__ = ["PARTS", "PUBLISHED", "Turn", "gap", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
+__all__ = ["PUBLISHED", "Turn", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
 
 PUBLISHED = ("two", "three", "four", "five")
 """Colours of published tables, in this order."""
-PARTS = {"communication": "one", "input": "three", "straggler": "four", "contention": "two", "unexplained": "wait"}
-"""Colours of the parts of a gap."""
 _MARKERS = ("s", "^", "D", "v")
 _LOGARITHMIC = 16
 """From this ratio of world sizes on, axes are logarithmic."""
@@ -220,25 +217,6 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
     put_words(figure, "timeline of each run, by position", below="seconds from the start signal")
     return inline(figure, f"Phases of {plural(len(turns), 'run')} and of their nodes", prefix)
-
-
-def gap(explanations: Sequence[Explanation], prefix: str) -> str:
-    """Draw the time that a step of each shape takes beyond the ideal, part after part; negative parts extend to the left."""
-    figure, axes = new_axes(height=24 * len(explanations) + 66)
-    for place, explanation in enumerate(explanations):
-        ends = {True: 0.0, False: 0.0}
-        for part in explanation.parts:
-            begin = ends[(part.seconds or 0.0) > 0]
-            end = ends[(part.seconds or 0.0) > 0] = begin + 1e3 * (part.seconds or 0.0)
-            colour = COLOURS[PARTS[part.name]]
-            axes.plot([begin, end], [place, place], color=colour, linewidth=14, solid_capstyle="butt")
-        axes.plot([1e3 * (explanation.step_s - explanation.ideal_s)], [place], color=COLOURS["ink"], marker="|", markersize=16)
-    axes.set_yticks(range(len(explanations)), [explanation.case for explanation in explanations])
-    axes.set_ylim(len(explanations) - 0.5, -0.5)
-    axes.grid(False, axis="y")
-    axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
-    put_words(figure, "beyond the ideal step", below="ms of a step")
-    return inline(figure, f"Step time beyond the ideal of {len(explanations)} shapes, by part", prefix)
 
 
 def _order(turns: Sequence[Turn], place: float) -> str:

@@ -15,21 +15,16 @@ from importlib.resources import files
 from itertools import islice
 from typing import Any, NamedTuple
 
-from orchestrator.analysis.explain import Explanation
-from orchestrator.analysis.hang import Hang
-from orchestrator.analysis.profile import Profiled
 from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.inventory import fold
 from orchestrator.pool import shared_out
-from orchestrator.report import explain as explanations
-from orchestrator.report import hang as hang_tables
-from orchestrator.report import profile as traces
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, details, series_tables, sheet_tables
 from orchestrator.report.html import charts, metric_charts, use_charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.navigation import Link
 from orchestrator.report.html.svg import drawing
 from orchestrator.report.html.template import environment
+from orchestrator.report.sections import Section
 from orchestrator.report.tables import of_metrics, tables
 from orchestrator.results import RUNNING, RunResult
 from orchestrator.results.account import BenchAccount, Placed
@@ -80,13 +75,11 @@ def render(
     account: BenchAccount,
     references: Sequence[ReferenceTable] = (),
     reference_notes: Sequence[str] = (),
-    explained: Sequence[Explanation] = (),
-    profiles: Sequence[Profiled] = (),
-    hangs: Sequence[Hang] = (),
+    sections: Sequence[Section] = (),
     links: Sequence[Link] = (),
 ) -> str:
-    """Return the page. ``results`` are all runs in execution order; ``references``, ``explained``, ``profiles``, the traces of
-    extra runs, and ``hangs`` are shown if given, and so are ``links`` to other pages of a site."""
+    """Return the page. ``results`` are all runs in execution order; ``references`` and ``sections`` are shown
+    if given, and so are ``links`` to other pages of a site."""
     turns = {result.run_id: Turn(order, result, account.runs[result.run_id]) for order, result in enumerate(results, start=1)}
     series = tuple(_series(summary, turns, references))
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
@@ -107,15 +100,11 @@ def render(
             metrics=tuple(_metrics(summary, turns)),
             notes=(*summary.notes, *account.notes, *reference_notes),
             failed=_failed(turns.values()),
-            hangs=tuple(map(hang_tables.table, hangs)),
-            hang_columns=hang_tables.COLUMNS,
+            sections=[section.page() for section in sections],
             count=summary.runs.planned if summary.runs else len(turns),
             missing=summary.runs.words() if summary.runs else (),
             simulated=any(result.simulated for result in results),
             published=charts.PUBLISHED,
-            explained=_explained(explained),
-            traces=traces.table(profiles, explained) if profiles else None,
-            parts=charts.PARTS,
             facts=_facts(account.facts),
             counted=" or ".join(dict.fromkeys(of_one.unit.removesuffix("/s") for of_one in series)) or "samples",
             placed=_placements(account.placed),
@@ -245,15 +234,6 @@ def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
 def _drawn(jobs: Sequence[_Job]) -> list[str]:
     with drawing():
         return [draw(*arguments) for draw, arguments in jobs]
-
-
-def _explained(explained: Sequence[Explanation]) -> list[tuple[Table, str]]:
-    """Return the table and the chart of each explained series."""
-    by_series: dict[str, list[Explanation]] = {}
-    for explanation in explained:
-        by_series.setdefault(explanation.series, []).append(explanation)
-    drawn = _drawn([(charts.gap, (rows, f"e{number}-")) for number, rows in enumerate(by_series.values(), start=1)])
-    return list(zip(explanations.tables(explained), drawn, strict=True))
 
 
 _UNITS = {

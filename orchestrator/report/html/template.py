@@ -16,7 +16,7 @@ from orchestrator.report.html.navigation import address
 from orchestrator.report.text import one_line, visible
 from orchestrator.results.numbers.rounding import written
 
-__all__ = ["environment", "fill"]
+__all__ = ["environment", "fill", "fill_section"]
 
 _STYLES, _SCRIPTS = ("page.css", "site.css"), ("site.js",)
 
@@ -30,6 +30,12 @@ def fill(template: str, **values: Any) -> str:
     return filled.get_template(template).render(
         css=css, style_hash=_digest(css), script=script, script_hash=_digest(script), **values
     )
+
+
+def fill_section(package: str, **values: Any) -> str:
+    """Return the markup of a section from the template `section.html.j2` of a feature's package."""
+    template = files(package).joinpath("section.html.j2").read_text(encoding="utf-8")
+    return environment().from_string(template).render(**values)
 
 
 def environment() -> Environment:

@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.accept.seen import of_runs, see
 from orchestrator.errors import RunError
-from orchestrator.record.hang_verdict import Verdict
+from orchestrator.features.hang.cause import VERDICT_KEY, Verdict
 from orchestrator.record.manifest import RecordedOutcome, write_outcome
 from orchestrator.report.accept import lines
 from orchestrator.report.accept import seen as seen_of
@@ -30,7 +30,7 @@ def test_a_hang_stands_beside_the_node_that_it_names_and_one_without_a_node_besi
     first, second, *_ = folder.bench(folder.record().attempts[0].bench_id).runs()
     for run, verdict in ((first, HUNG), (second, LINK)):
         error = RunError(verdict.message, kind="run_timeout", host=verdict.host, run_id=run.run_id)
-        write_outcome(run, RecordedOutcome("failed", error, hang=verdict))
+        write_outcome(run, RecordedOutcome("failed", error, evidence={VERDICT_KEY: verdict.as_dict()}))
     certificate = certificate_of(folder)
     seen = {node.host: node.seen for node in certificate.nodes}
     assert seen == {"node1": (), "node2": (), "node3": (f"gemm: {first.run_id} was ended: {HUNG.sentence}",)}

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.record.hang_report import HangReport
+from orchestrator.features.hang.node_report import HangReport
 from tests.faults.stalled import stalled_files
 from tests.support.machine import NEEDS_ROOT, Line, Machine
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
-from orchestrator.analysis.hang import Hang, RankAccount, Suspicion
 from orchestrator.cli.main import program
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.expectations import expectation_of
 from orchestrator.record.telemetry import telemetry_of
 from orchestrator.report.formats import json as jsonout
-from orchestrator.report.hang import documents
 from orchestrator.results.expectations import judged
 from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.summary import Summary, summarize
@@ -28,11 +23,7 @@ from tests.support.explained_benches import bench_of
 from tests.support.run_folders import build
 from tests.support.sampled_runs import GPU, Column, gpus, telemetry
 from tests.support.summaries import EVIL, example, measured, runs, with_text
-
-SCHEMA = json.loads((Path(jsonout.__file__).parent / "summary.schema.json").read_text(encoding="utf-8"))
-BY_NAME = ("baselines", "drifts", "options", "key", "lowered", "errors", "link_errors")
-"""Objects whose keys are no words of the schema."""
-VALIDATOR = Draft202012Validator(SCHEMA)
+from tests.support.summary_schema import SCHEMA, assert_every_key_counts, problems
 
 
 def document(summary: Any) -> Any:
@@ -72,19 +63,12 @@ def sampled() -> Summary:
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the program prints of a bench on disk, with published tables beside its own, and explained."""
+    """What the program prints of a bench on disk, with published tables beside its own."""
     bench = bench_of(tmp_path_factory.mktemp("runs"), "r2", "r3")
     build(bench, "r2", repeat=2, seconds=0.51)
     build(bench, "r3", lambda planned, logs: planned["spec"].update(batch_size=128), repeat=1)
-    done = CliRunner().invoke(program(), ["summarize", str(bench.path), "--json", "--against", "published", "--explain"])
-    seen = RankAccount(2, "node2", 118, "step", "stopped in step 118 (state T)", False, "T", "", "", 0.0, ("x.py:3",))
-    said = (Suspicion(42.5, "no step for 4.7 s"), Suspicion(None, "it went on after 3 s"))
-    hang = Hang("r9", "stopped", "node2", (2,), "rank 2 on node2 stopped", (0, 1, 3), said, (seen,), ("node3: not collected",))
-    return json.loads(done.stdout) | {"hangs": json.loads(json.dumps(documents([hang])))}
-
-
-def problems(value: Any) -> list[str]:
-    return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(value)]
+    done = CliRunner().invoke(program(), ["summarize", str(bench.path), "--json", "--against", "published"])
+    return json.loads(done.stdout)
 
 
 def test_the_schema_is_one_and_speaks_of_this_version() -> None:
@@ -110,34 +94,13 @@ def test_tables_with_and_without_numbers_are_valid(beside: Any) -> None:
     latency = next(row for row in found["rows"] if row["metric"] == "latency" and row["shape"] == "1n2g")
     assert (latency["unit"], latency["better"], latency["key"], latency["speedup"]) == ("us", "lower", {}, 1.0)
     assert found["baselines"][latency["series"]]["value"] == pytest.approx(8.0)
-    assert problems(beside) == [] and beside["published_notes"] and beside["explained"][1]["startup"]
-
-
-def objects(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the place of every object whose keys the schema knows by name."""
-    if isinstance(value, dict) and place[-1:] not in [(name,) for name in BY_NAME]:
-        yield place
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from objects(inner, (*place, key))
-
-
-def at(value: Any, place: tuple[Any, ...]) -> Any:
-    for key in place:
-        value = value[key]
-    return value
+    assert problems(beside) == [] and beside["published_notes"]
 
 
 @pytest.mark.parametrize("kind", ["example", "beside", "metrics", "sampled"])
 def test_a_key_more_and_a_key_less_are_not(kind: str, beside: Any) -> None:
     whole = beside if kind == "beside" else document({"example": example, "metrics": metrics, "sampled": sampled}[kind]())
-    for place in objects(whole):
-        changed = deepcopy(whole)
-        at(changed, place)["unknown"] = 1
-        assert problems(changed), place
-        for key in at(whole, place).keys() - {"explained", "hangs"}:  # which stand alone
-            changed = deepcopy(whole)
-            del at(changed, place)[key]
-            assert problems(changed), (*place, key)
+    assert_every_key_counts(whole)
 
 
 @pytest.mark.parametrize(("key", "value"), [("median", 0), ("n", 1.5), ("shape", "4x8"), ("speedup", "1"), ("failed", -1)])

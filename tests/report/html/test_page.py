@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis.profile import Profiled
-from orchestrator.analysis.profile.trace import Operator, Trace
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report.html.page import render as page
 from orchestrator.results.account import account_of
@@ -30,14 +28,14 @@ def swept(value: int) -> Any:
     return change
 
 
-def shown(root: Path, values: list[int], ranks: tuple[RankTimes, ...] = (), profiles: tuple[Profiled, ...] = ()) -> str:
+def shown(root: Path, values: list[int], ranks: tuple[RankTimes, ...] = ()) -> str:
     bench = BenchDir.create(root, {"bench_id": "b", "created": "", "runs": [f"r{n}" for n, _ in enumerate(values)]})
     for number, value in enumerate(values):
         build(bench, f"r{number}", swept(value), seconds=0.5 + 0.1 * number)
     results = read_bench(bench)
     summary = of_bench(planned_runs(bench, results))
     with_ranks = replace(summary, rows=tuple(replace(row, ranks=ranks) for row in summary.rows))
-    return page(with_ranks, results, account_of(bench, results), profiles=profiles)
+    return page(with_ranks, results, account_of(bench, results))
 
 
 def test_a_sweep_has_a_table_of_all_its_configurations(tmp_path: Path) -> None:
@@ -112,23 +110,3 @@ def test_a_slow_rank_is_in_the_table_of_the_ranks_and_the_text_of_a_node_is_no_m
     worked = tuple(replace(times, compute_cpu_s=0.09, cpu_excess=Excess(0.2, 0.1, 0.3, True)) for times in ranks)
     text = shown(tmp_path / "worked", [25], worked)
     assert "<th>processor time of it</th>" in text and "<td>90.000</td><td>20.0 %</td><td>10.0 to 30.0 %</td></tr>" in text
-
-
-def test_traces_are_a_table_of_their_own_and_names_of_operators_are_no_markup(tmp_path: Path) -> None:
-    trace = Trace(1, "node2", False, 5, 0.02, 0.4, 0.3, 0.1, (Operator("<b>aten</b>", 12, 0.25),))
-    text = shown(tmp_path, [25], profiles=(Profiled("series", "2n1g", "b.profile-001", False, (trace,), ""),))
-    section = text[text.index('<section id="traces">') : text.index('<section id="environment">')]
-    assert re.findall(r"<td>(.*?)</td>", section) == [
-        "2n1g",
-        "1",
-        "node2",
-        "20.00",
-        "40.0%",
-        "25.0%",
-        "30.0%",
-        "–",
-        "–",
-        "10.0%",
-    ]
-    assert "&lt;b&gt;aten&lt;/b&gt; 25.0% (12)" in section and "<b>aten" not in section
-    assert '<section id="traces">' not in shown(tmp_path / "without", [25])

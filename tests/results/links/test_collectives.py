@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.explain.measured import newest_curve
-from orchestrator.analysis.explain.transfers import Link
 from orchestrator.errors import DataError
+from orchestrator.features.explain.measured import newest_curve
 from orchestrator.logs.parse import parse
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.spec import RunSpec, resolve
@@ -29,6 +28,7 @@ from orchestrator.results.links.collectives import (
     points,
     values,
 )
+from orchestrator.results.parts.transfers import Link
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
 from orchestrator.results.values import Expected, values_of

@@ -1,0 +1,49 @@
+"""Features: each folder of `orchestrator.features` says what it adds to the core, and nothing else knows it.
+
+A feature registers itself by the name ``FEATURE`` in its `__init__`, which imports nothing but this module: all of them are
+imported by `orch --help`. What a feature adds at an extension point is a module, imported when that point is reached. Deleting
+the folder of a feature removes the feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+__all__ = ["Feature", "features", "providers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """What a feature adds to the core.
+
+    ``commands`` has by module of the feature the commands that its ``add_to(app)`` adds, each with its line in the help.
+    ``provides`` has by extension point the module of the feature that implements it:
+
+    - ``section``: what a summary and the page of a bench show beside its tables (`orchestrator.report.sections`)
+    - ``remarks``: what runs show of a node or of a stage beside their numbers, for a certificate: ``remarks(bench, results)``
+      yields (host, text), without a host for what is said of the stage
+    - ``run_monitor``: what watches a run for more than the failures of its nodes (`orchestrator.controller.monitor`)
+    """
+
+    commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    provides: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def features() -> dict[str, Feature]:
+    """Return the features by the names of their folders."""
+    folder = import_module("orchestrator.features")
+    names = sorted(entry.name for entry in iter_modules(folder.__path__) if entry.ispkg)
+    return {name: import_module(f"{folder.__name__}.{name}").FEATURE for name in names}
+
+
+def providers(point: str) -> Iterator[Any]:
+    """Yield the modules that implement an extension point, by name of their features."""
+    for name, feature in features().items():
+        if module := feature.provides.get(point):
+            yield import_module(f"orchestrator.features.{name}.{module}")

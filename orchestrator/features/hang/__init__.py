@@ -1,0 +1,8 @@
+"""Why a run does not go on: from what every node saw of its ranks to one sentence."""
+
+from orchestrator.feature import Feature
+
+FEATURE = Feature(
+    commands={"stacks": {"stacks": "Show what every rank of the current run is doing."}},
+    provides={"section": "section", "remarks": "section", "run_monitor": "watch"},
+)

@@ -1,0 +1,79 @@
+"""The verdict on a run that did not go on, as its controller records it in the manifest: which rank or link is the cause.
+
+`orchestrator.features.hang` makes it from what the nodes saw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["MOST_NAMED", "VERDICT_KEY", "Verdict", "subject"]
+
+VERDICT_KEY = "hang"
+"""The key of the verdict in the outcome of a manifest."""
+
+MOST_NAMED = 16
+_LONGEST = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a run does not go on.
+
+    ``kind`` is what the named ranks do, `link`, `pause`, `going` if it went on after all, or `unknown`, which names nobody.
+    ``ranks`` are those named, on ``host``; both are empty where no rank is. Of ranks on several nodes ``host`` is empty, and
+    ``words`` begin with the nodes. ``words`` and ``rest`` make the sentence.
+
+    >>> told = Verdict("stopped", "stopped in step 118 (state T)", "; rank 0 waits in all-reduce 119", "node3", (2,))
+    >>> told.sentence
+    'rank 2 on node3 stopped in step 118 (state T); rank 0 waits in all-reduce 119'
+    """
+
+    kind: str
+    words: str
+    rest: str = ""
+    host: str = ""
+    ranks: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, value: Any) -> Verdict | None:
+        """Return the recorded verdict; None if there is none or it makes no sense."""
+        if not isinstance(value, dict):
+            return None
+        texts = [text for name in ("kind", "words", "rest", "host") if isinstance(text := value.get(name), str)]
+        ranks = value.get("ranks")
+        if len(texts) < 4 or not isinstance(ranks, list) or not all(type(rank) is int and rank >= 0 for rank in ranks):
+            return None
+        kind, words, rest, host = (text[:_LONGEST] for text in texts)
+        return cls(kind, words, rest, host, tuple(ranks))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict for JSON."""
+        return asdict(self)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with the node of the named ranks."""
+        on = f" on {self.host}" if self.host else ""
+        return f"{subject(self.ranks)}{on} {self.words}{self.rest}" if self.ranks else self.words + self.rest
+
+    @property
+    def message(self) -> str:
+        """The verdict for an error that has the node as its host."""
+        return f"{subject(self.ranks)} {self.words}{self.rest}" if self.ranks else self.words + self.rest
+
+    @property
+    def key(self) -> tuple[str, str, tuple[int, ...]]:
+        """What two looks have to agree on."""
+        return self.kind, self.host or ("" if self.ranks else self.words), self.ranks
+
+
+def subject(numbers: tuple[int, ...]) -> str:
+    """Return ranks as the subject of a sentence.
+
+    >>> subject((2,)), subject((0, 1, 3))
+    ('rank 2', 'ranks 0, 1, 3')
+    """
+    shown = [str(number) for number in numbers[:MOST_NAMED]] + (["others"] if len(numbers) > MOST_NAMED else [])
+    return f"rank {shown[0]}" if len(numbers) == 1 else f"ranks {', '.join(shown)}"

@@ -1,0 +1,86 @@
+"""The rank whose collectives differ from those of most others, from the flight recorders of all.
+
+A rank that leaves a collective out, or gives another size, often ends another rank with an error, or hangs only at a later
+collective: what differs first is what counts. Numbers are those of one process group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from orchestrator.features.hang.node_report import Collective, RankSeen
+
+__all__ = ["describe_conflict", "differing"]
+
+_EQUAL = ("_all_gather_base", "_reduce_scatter_base", "all_reduce", "broadcast")
+"""Collectives of torch.distributed to which all ranks give the same sizes; to others they may give different ones."""
+_LEAST_RANKS = 3
+_MOST_SHOWN = 8
+_Call = tuple[str, str]
+
+
+def differing(ranks: Mapping[int, RankSeen]) -> tuple[list[int], str] | None:
+    """Return the ranks that called something else than most others under the first number where any did, and the words for
+    what they did; None if all called the same, or most cannot be told. Two ranks accuse each other."""
+    recorded = {number: _by_group(seen) for number, seen in ranks.items()}
+    for group in sorted({group for calls in recorded.values() for group in calls}):
+        members = {number: calls[group] for number, calls in recorded.items() if group in calls}
+        if len(members) < _LEAST_RANKS:
+            continue
+        for at in sorted(set.intersection(*map(set, members.values()))):
+            calls = {number: _call(own[at]) for number, own in members.items()}
+            (most, count), *others = Counter(calls.values()).most_common()
+            if not others:
+                continue
+            odd = [number for number, call in calls.items() if call != most]
+            if count * 2 <= len(members) or len({calls[number] for number in odd}) > 1:
+                return None
+            return odd, _difference(at, calls[odd[0]], most)
+    return None
+
+
+def describe_conflict(ranks: Mapping[int, RankSeen]) -> str:
+    """Return what ranks called under the first number where any two differ, empty if none do. It accuses nobody: which of two
+    is wrong cannot be told, nor is what a rank called that was aborted."""
+    recorded = {number: _by_group(seen) for number, seen in ranks.items()}
+    for group in sorted({group for calls in recorded.values() for group in calls}):
+        members = {number: calls[group] for number, calls in recorded.items() if group in calls}
+        for at in sorted(set.intersection(*map(set, members.values()))):
+            calls = {number: _call(own[at]) for number, own in members.items()}
+            if len(set(calls.values())) > 1:
+                parts = [f"rank {number} {_spell(call, at)}" for number, call in calls.items()]
+                return "different collectives were called: " + ", ".join(parts[:_MOST_SHOWN])
+    return ""
+
+
+def _spell(call: _Call, number: int) -> str:
+    name, sizes = call
+    return f"{name.replace('_', '-')} {number}" + (f" of sizes {sizes}" if sizes else "")
+
+
+def _by_group(seen: RankSeen) -> dict[str, dict[int, Collective]]:
+    """Return the collectives of a rank by group and number."""
+    calls: dict[str, dict[int, Collective]] = {}
+    for entry in (*seen.earlier, *(seen.collectives or ())):
+        calls.setdefault(entry.group, {})[entry.number] = entry
+    return calls
+
+
+def _call(entry: Collective) -> _Call:
+    name = entry.name.rpartition(":")[2]
+    return name, entry.sizes if name in _EQUAL else ""
+
+
+def _difference(number: int, odd: _Call, most: _Call) -> str:
+    """Return the words for two calls of one number.
+
+    >>> _difference(119, ("barrier", ""), ("all_reduce", "[[4]]"))
+    'called barrier 119, the others all-reduce 119'
+    >>> _difference(119, ("all_reduce", "[[5]]"), ("all_reduce", "[[4]]"))
+    'called all-reduce 119 of sizes [[5]], the others of sizes [[4]]'
+    """
+    own, other = (f"{name.replace('_', '-')} {number}" for name, _ in (odd, most))
+    if own == other:
+        return f"called {own} of sizes {odd[1]}, the others of sizes {most[1]}"
+    return f"called {own}, the others {other}"
