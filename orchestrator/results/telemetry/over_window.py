@@ -17,7 +17,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-__all__ = ["Point", "energy_per_sample", "grown_by", "is_resolved", "mean_over", "rate_over", "readings_in"]
+__all__ = ["Point", "energy_per_sample", "grown_by", "is_resolved", "last_within", "mean_over", "rate_over", "readings_in"]
 
 Point = tuple[float, float]
 """Seconds, and the value that was read then."""
@@ -62,6 +62,18 @@ def is_resolved(points: Sequence[Point], begin: float, end: float) -> bool:
         if 0 < place < len(times) and times[place] - times[place - 1] > _EDGE * (end - begin):
             return False
     return True
+
+
+def last_within(points: Sequence[Point], begin: float, end: float) -> float:
+    """Return the time of the last sample in a window if it is close to the window's end, and the end otherwise.
+
+    The sample after that may have seen a GPU whose program had ended with the window, so that no line leads to it.
+
+    >>> last_within([(float(at), 0.0) for at in range(12)], 2.5, 8.5), last_within([(3.0, 0.0)], 2.5, 8.5)
+    (8.0, 8.5)
+    """
+    inside = [at for at, _ in points if begin < at <= end]
+    return inside[-1] if inside and end - inside[-1] <= _EDGE * (end - begin) else end
 
 
 def rate_over(points: Sequence[Point], begin: float, end: float) -> float | None:

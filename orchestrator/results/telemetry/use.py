@@ -9,7 +9,15 @@ from itertools import pairwise
 from orchestrator.logs.metrics import Metric
 from orchestrator.record.telemetry import Event, Gpu, Telemetry
 from orchestrator.results.numbers.throughput import mean
-from orchestrator.results.telemetry.over_window import Point, grown_by, is_resolved, mean_over, rate_over, readings_in
+from orchestrator.results.telemetry.over_window import (
+    Point,
+    grown_by,
+    is_resolved,
+    last_within,
+    mean_over,
+    rate_over,
+    readings_in,
+)
 from orchestrator.results.values import Value
 
 __all__ = ["CLOCK", "HOTTEST", "REASONS", "GpuUse", "Line", "NodeUse", "RunUse", "node_use", "sampled_values"]
@@ -164,8 +172,9 @@ def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float)
     def highest(word: str) -> float | None:
         return max(readings_in(points(word), begin, end), default=None)
 
-    counted = rate_over(points("energy_j"), begin, end) if is_resolved(points("energy_j"), begin, end) else None
-    read = mean_over(points("power_w"), begin, end) if is_resolved(points("power_w"), begin, end) else None
+    energy, power = points("energy_j"), points("power_w")
+    counted = rate_over(energy, begin, last_within(energy, begin, end)) if is_resolved(energy, begin, end) else None
+    read = mean_over(power, begin, end) if is_resolved(power, begin, end) else None
     reasons = [int(bits) for bits in readings_in(points("reasons"), begin, end)]
     lowered = {name: sum(bool(bits & bit) for bits in reasons) / max(1, len(reasons)) for bit, name in REASONS.items()}
     errors = {words: int(grown_by(points(word), begin, end)) for word, words in _ERRORS.items()}

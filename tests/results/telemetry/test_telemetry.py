@@ -17,7 +17,7 @@ from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import summarize
 from orchestrator.results.telemetry.doubts import busiest, doubts_by_host, doubts_from, drawing_less
-from orchestrator.results.telemetry.over_window import energy_per_sample, grown_by, mean_over, rate_over
+from orchestrator.results.telemetry.over_window import energy_per_sample, grown_by, last_within, mean_over, rate_over
 from orchestrator.results.telemetry.use import NodeUse
 from tests.support.run_folders import BATCH, WORLD, build
 from tests.support.sampled_runs import GPU, Column, gpus, telemetry
@@ -304,3 +304,14 @@ def test_the_digest_of_the_samples_is_verified_as_that_of_every_log(bench: Bench
 
     result = read_run(build(bench, "r1", before, after))
     assert result.error and "telemetry.jsonl" in str(result.error)
+
+
+@pytest.mark.parametrize("begin", [3.1, 3.4, 3.77, 4.0])
+def test_a_gpu_that_is_idle_after_the_window_draws_no_less_within_it(begin: float) -> None:
+    end = begin + 5.0
+
+    def joules(at: float) -> float:
+        return 600.0 * min(at, end) + 100.0 * max(0.0, at - end)
+
+    energy = [(at, joules(at)) for at in (1.003 * number for number in range(12))]
+    assert rate_over(energy, begin, last_within(energy, begin, end)) == pytest.approx(600.0)
