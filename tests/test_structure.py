@@ -124,7 +124,7 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line containers environment expectations folders framework job measures payload "
-        "placement profile published_schema render request run_schema scaffold scaling schedule schema schema_faults "
+        "placement profile published_schema render request run_schema scaffold scaling options schedule schema schema_faults "
         "spec suite suite_files transformer trial variables words"
     ),
     "record": (

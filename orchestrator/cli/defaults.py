@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Command", "choices", "say_choices"]
 
-_OF_ALL = ("exclude", "accept_new")
-_OF_RUNS = (
-    "until_ci", "max_repeats", "order", "budget", "lease", "stop_grace", "first_line_timeout", "stall_timeout", "output_limit",
-    "wait", "wait_limit", "keep_going", "strict",
-)  # fmt: skip
 _RUNNING = ("accept", "bench", "tune", "bisect", "resume")
 # Of other options the last one counts, as words that follow those of an alias.
 _ONCE = {"exclude", "hosts", "file"}
@@ -79,8 +74,10 @@ class Command(typer.core.TyperCommand):
 
     def _values(self, defaults: Mapping[str, Default]) -> dict[str, Any]:
         from orchestrator.plan.words import in_seconds
+        from orchestrator.record.defaults import KEYS
 
-        keys = (*_OF_ALL, *(_OF_RUNS if self.name in _RUNNING else ()))
+        of_commands = ("all", "runs") if self.name in _RUNNING else ("all",)
+        keys = [name for name, row in KEYS.items() if row.commands in of_commands]
         values = {
             str(param.name): defaults[key].value for param in self.params if (key := _key(param)) in defaults and key in keys
         }

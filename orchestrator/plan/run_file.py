@@ -14,6 +14,7 @@ from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import nearest
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.matrix import Axis
+from orchestrator.plan.options import OPTIONS
 from orchestrator.plan.variables import check_variable
 from orchestrator.plan.words import label, shapes
 
@@ -26,35 +27,17 @@ _KeyPath = tuple[str | int, ...]
 _Types = Mapping[str, tuple[tuple[type, ...], str]]
 """The types of the values of each key, and how a message describes them."""
 
-_WHOLE = ((int,), "a whole number")
-_TEXT = ((str,), "text")
-LISTS: _Types = {
-    "framework": _TEXT,
-    "dtype": _TEXT,
-    "batch_size": _WHOLE,
-    "loader": _TEXT,
-    "cpu_binding": ((str,), "none, numa or cores"),
-    "options": ((str, int, float, bool), "a text, a number, true or false"),
-    "env": ((str, int), "a text or a whole number"),
-    "nodes": _WHOLE,
-    "gpus": _WHOLE,
-    "shape": ((str,), "a shape such as 4n8g"),
-}
+
+def _at(place: str) -> _Types:
+    rows = [(name, option.run_file) for name, option in OPTIONS.items() if option.run_file]
+    return {row.key or name: (row.types, row.expected) for name, row in rows if row.place == place}
+
+
+LISTS = _at("list")
 """Keys that take one value or a list of values; options and env map names to these."""
-OF_A_RUN: _Types = {
-    "steps": _WHOLE,
-    "warmup_steps": _WHOLE,
-    "timeout_s": ((int, float), "seconds above 0"),
-    "global_batch": _WHOLE,
-}
+OF_A_RUN = _at("run")
 """Keys that take one value, also in an entry of ``include``."""
-OF_THE_BENCH: _Types = {
-    "container": ((str,), "ENGINE:IMAGE, or none"),
-    "ladder": ((bool,), "true or false"),
-    "repeats": _WHOLE,
-    "label": _TEXT,
-    "expect": ((str, list), "a bound such as busbw >= 350, or a list of them"),
-}
+OF_THE_BENCH = _at("bench")
 _KEYS = (*LISTS, *OF_A_RUN, *OF_THE_BENCH, "include", "exclude")
 MAPPINGS = ("options", "env")
 _WAYS = ("shape", "ladder", "nodes", "gpus")

@@ -16,6 +16,7 @@ from orchestrator.inventory import nearest
 from orchestrator.inventory.containers import check_choice
 from orchestrator.plan.binding import check_binding
 from orchestrator.plan.framework import Framework
+from orchestrator.plan.options import OPTIONS
 from orchestrator.plan.scaling import Step, check_ranks, step_of, with_global_batch
 from orchestrator.plural import plural
 
@@ -28,7 +29,7 @@ _NAMED = 3
 """Skipped configurations that a note names for one reason."""
 _MOST = 1 << 40
 """Counts above this are refused; a framework folder and a published table allow no larger ones either."""
-_COUNTS = {"nodes": 1, "gpus": 1, "batch_size": 1, "global_batch": 1, "steps": 1, "warmup_steps": 0}
+_COUNTS = {name: option.least for name, option in OPTIONS.items() if option.least is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,47 +18,18 @@ from typing import Any
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import nearest
 from orchestrator.plan import Limits
+from orchestrator.plan.options import OPTIONS, DefaultKey
 from orchestrator.plan.schedule import ORDERS
 from orchestrator.plan.words import share
 
-__all__ = ["CHOICES", "KEYS", "PROJECT_FILE", "Default", "Key", "choices", "defaults", "json_schema", "value_of"]
+__all__ = ["CHOICES", "KEYS", "PROJECT_FILE", "Default", "choices", "defaults", "json_schema", "value_of"]
 
 PROJECT_FILE = "orch.yaml"
 _SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """The kind of an option's value, as `_EXPECTED` describes it, what the option is, and which time of `Limits` it sets."""
-
-    kind: str
-    description: str
-    limit: str = ""
-
-
-KEYS: Mapping[str, Key] = {
-    "hosts": Key("text", "inventory file, from the folder of this file on, or hosts"),
-    "exclude": Key("text", "hosts to leave out"),
-    "accept_new": Key("flag", "store host keys that are seen for the first time"),
-    "templates": Key("folders", "more framework folders, from the folder of this file on"),
-    "nodes": Key("numbers", "numbers of nodes of a bench"),
-    "repeats": Key("count", "runs of each configuration"),
-    "until_ci": Key("percentage", "add repeats until every 95 % interval is within this share"),
-    "max_repeats": Key("count", "upper limit of repeats with until_ci"),
-    "order": Key("order", "the order of runs"),
-    "budget": Key("duration", "total time of a bench or tune"),
-    "timeout": Key("duration", "time after which a run is stopped"),
-    "lease": Key("duration", "time that a node continues a run without contact to the controller", "lease_s"),
-    "stop_grace": Key("duration", "time between SIGTERM and SIGKILL", "grace_s"),
-    "first_line_timeout": Key("duration", "most time until the first line of a log", "first_line_s"),
-    "stall_timeout": Key("duration", "most time between two lines of a log", "stall_s"),
-    "output_limit": Key("count", "most MiB of logs of a run on one node"),
-    "wait": Key("flag", "wait for nodes that other runs hold"),
-    "wait_limit": Key("duration", "longest wait, with wait"),
-    "keep_going": Key("flag", "also start runs that would fail as an earlier one did"),
-    "strict": Key("flag", "refuse a bench if a configuration is impossible"),
-}
-CHOICES: Mapping[str, str] = {"nodes": "nodes", "repeats": "repeats", "timeout": "timeout_s"}
+KEYS: Mapping[str, DefaultKey] = {name: option.default for name, option in OPTIONS.items() if option.default}
+CHOICES: Mapping[str, str] = {name: row.key or name for name in KEYS if (row := OPTIONS[name].run_file)}
 """Keys that a run file has too, which takes precedence over defaults, by its names."""
 _EXPECTED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "text": ("text", {"type": "string", "minLength": 1}),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.defaults import _OF_ALL, _OF_RUNS, _key
+from orchestrator.cli.defaults import _key
+from orchestrator.plan.options import OPTIONS
 from orchestrator.record.defaults import CHOICES, KEYS
 from tests.support.cli_project import Project
 
@@ -30,10 +31,16 @@ def plan(project: Project, *words: str) -> list[dict[str, object]]:
     return [run["spec"] for run in json.loads(done.stdout)]
 
 
-def test_every_key_of_a_file_is_an_option_of_a_command() -> None:
-    options = {name: {_key(param) for param in command.params} for name, command in main.whole().commands.items()}
-    assert {*_OF_ALL, *_OF_RUNS, *CHOICES} <= options["bench"]
-    assert {*KEYS} == {*_OF_ALL, *_OF_RUNS, *CHOICES, "hosts", "templates"}
+def test_every_row_is_an_option_of_a_bench() -> None:
+    bench = {_key(param) for param in main.whole().commands["bench"].params}
+    assert {"set" if name == "options" else name for name in OPTIONS} <= bench
+
+
+def test_every_key_of_a_file_has_one_way_to_a_command() -> None:
+    of_command_lines = {name for name, row in KEYS.items() if row.commands}
+    assert of_command_lines.isdisjoint({*CHOICES, "hosts", "templates"})
+    assert {*KEYS} == {*of_command_lines, *CHOICES, "hosts", "templates"}
+    assert CHOICES == {"nodes": "nodes", "repeats": "repeats", "timeout": "timeout_s"}
 
 
 def test_a_bench_uses_defaults_says_which_and_prints_their_origins(project: Project) -> None:
