@@ -14,12 +14,13 @@ MODEL  ?= resnet50
 WORKERS ?= 5
 UNIT_WORKERS ?= 3
 
-.PHONY: help demo test unit frameworks scaling screenshots faults check lint format types man docs dist image clean
+.PHONY: help demo test unit removal frameworks scaling screenshots faults check lint format types man docs dist image clean
 
 help:
 	@echo "make demo     install, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table (MODEL=gpt-tiny for another model)"
 	@echo "make test     install, lint, check types, run every test"
 	@echo "make unit     the tests that need no root, lab or long process, in a minute, without installing anything"
+	@echo "make removal  delete each feature's folder in a copy, run the unit tests of the rest (FEATURES=\"hang explain\" for some)"
 	@echo "make frameworks  also install TensorFlow, Paddle and DALI (4 GB), and run the tests that train with them"
 	@echo "make scaling  install the same, print scaling tables of all trainers on 1, 2 and 4 nodes of a lab (15 minutes or more)"
 	@echo "make screenshots  make the pictures of docs/img from a bench in a lab (3 minutes; needs Chromium)"
@@ -104,6 +105,9 @@ types:
 
 unit:
 	$(BIN)/python -m pytest --unit -n $(UNIT_WORKERS) -q
+
+removal:
+	$(BIN)/python -m tests.removal $(FEATURES)
 
 # The date of the last change, so that the same sources give the same page.
 man:

@@ -1,0 +1,54 @@
+"""Delete each feature in a copy of the repository, and run the unit tests of what is left.
+
+    python -m tests.removal [FEATURE …]
+
+Tests that import a feature are left out with it, wherever they are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from orchestrator.feature import features
+
+REPOSITORY = Path(__file__).parents[1]
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
+
+
+def copy_without(feature: str, root: Path) -> Path:
+    """Return a copy of the repository without the folder of a feature and the tests that import it."""
+    copy = root / "repository"
+    shutil.copytree(REPOSITORY, copy, ignore=LEFT_OUT, symlinks=True)
+    shutil.rmtree(copy / "orchestrator" / "features" / feature)
+    shutil.rmtree(copy / "tests" / "features" / feature, ignore_errors=True)
+    for path in (copy / "tests").rglob("test_*.py"):
+        if f"orchestrator.features.{feature}." in path.read_text(encoding="utf-8"):
+            path.unlink()
+    return copy
+
+
+def run_in(copy: Path, *words: str, captured: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run Python in a copy, whose `orchestrator` wins over an installed one."""
+    variables = os.environ | {"PYTHONPATH": str(copy)}
+    return subprocess.run([sys.executable, *words], cwd=copy, env=variables, capture_output=captured, text=True, check=False)
+
+
+def main() -> int:
+    """Print the result of each feature; return 1 if the tests of what is left fail without one."""
+    failed = []
+    for feature in sys.argv[1:] or sorted(features()):
+        print(f"== without {feature}", flush=True)
+        with tempfile.TemporaryDirectory() as root:
+            copy = copy_without(feature, Path(root))
+            if run_in(copy, "-m", "pytest", "--unit", "-q", "-n", "2", "-p", "no:cacheprovider", captured=False).returncode:
+                failed.append(feature)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

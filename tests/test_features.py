@@ -1,0 +1,31 @@
+"""A feature is its folder: without it the rest imports and explains itself, and has none of its commands.
+
+`make removal` runs the unit tests of what is left, which takes minutes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.feature import features
+from tests.removal import copy_without, run_in
+
+IMPORT_ALL = (
+    "import importlib, pathlib\n"
+    "for path in sorted(pathlib.Path('orchestrator').rglob('*.py')):\n"
+    "    if path.name != '__main__.py':\n"
+    "        importlib.import_module('.'.join(path.with_suffix('').parts).removesuffix('.__init__'))\n"
+    "print(importlib.import_module('orchestrator').__file__)\n"
+)
+
+
+@pytest.mark.parametrize("feature", sorted(features()))
+def test_the_rest_works_without_the_folder_of_a_feature(feature: str, tmp_path: Path) -> None:
+    copy = copy_without(feature, tmp_path)
+    done = run_in(copy, "-c", IMPORT_ALL)
+    assert (done.stdout, done.stderr) == (f"{copy}/orchestrator/__init__.py\n", "")
+    shown = run_in(copy, "-m", "orchestrator", "--help").stdout
+    gone = [command for commands in features()[feature].commands.values() for command in commands]
+    assert "\n  summarize " in shown and not any(f"\n  {command} " in shown for command in gone)
