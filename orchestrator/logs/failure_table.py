@@ -7,7 +7,7 @@ one with wider words.
 from __future__ import annotations
 
 from orchestrator.logs.gpu_failures import GPU
-from orchestrator.logs.known_failure import known
+from orchestrator.logs.known_failure import SYMPTOM, known, signal_words
 from orchestrator.logs.network_failures import NETWORK, TIME_LIMITS
 
 __all__ = ["KNOWN"]
@@ -120,8 +120,8 @@ _FILES = (
     ),
     known(
         "disk_full",
-        "a disk is full",
-        "free some space on the node, or set vars.workdir to another disk",
+        "a disk or a quota is full",
+        "free some space on the node (quota -s shows that of the user), or set vars.workdir to another disk",
         "No space left on device",
         "Disk quota exceeded",
         r"\bENOSPC\b",
@@ -156,6 +156,7 @@ _FILES = (
         "install it, or put its folder into LD_LIBRARY_PATH under env: in the inventory",
         r"error while loading shared libraries",
         r"cannot open shared object file",
+        r"Cannot load \w{1,20} shared library",
         # TensorFlow and NCCL try plug-ins, and work without them.
         unless=r"Could not load dynamic library|dso_loader",
         is_often_harmless=True,
@@ -193,6 +194,73 @@ _FILES = (
         "install a build for this node's processor",
         "Illegal instruction",
         "CPU instructions that your machine doesn't have",
+        "CPU does not support x86-64-v[2-4]",
+        signal_words(4),
+    ),
+    known(
+        "filesystem",
+        "a filesystem on the node does not work as it should",
+        "look at mount and dmesg on the node: the server of a network filesystem was restarted, a file in use was"
+        " replaced, or a disk fails",
+        "Stale (?:NFS )?file handle",
+        r"\bESTALE\b",
+        r"Error: \[Errno 5\] Input/output error",
+        "Remote I/O error",
+        "Read-only file system",
+        r"Transport endpoint is not connected: '",
+        is_often_harmless=True,
+    ),
+    known(
+        "license",
+        "a license could not be checked out",
+        "check the address of the license server, such as LM_LICENSE_FILE under env: in the inventory, and free licenses there",
+        r"License (?:checkout|check-out) failed",
+        "FlexNet Licensing error",
+        "(?:could not|cannot|failed to|unable to) (?:check ?out|obtain|get|acquire) .{0,40}licen[cs]e",
+        is_often_harmless=True,
+    ),
+    known(
+        "no_access",
+        "a service refused the program, which has no token, or one without that right",
+        "give the token under env: in the inventory, where such values are hidden (HF_TOKEN, WANDB_API_KEY), log in on the"
+        " nodes, or use data and models that are there",
+        "GatedRepoError|access a gated repo",
+        "40[13] Client Error",
+        "must have access to it and be authenticated",
+        "api_key not configured",
+        "could not read (?:Username|Password) for",
+        "EOFError: EOF when reading a line",
+        is_often_harmless=True,
+    ),
+    known(
+        "no_download",
+        "the program could not download what it needs",
+        "copy it to the nodes before the run, or give them a way out: https_proxy under env: in the inventory",
+        "couldn't connect to 'https?://",
+        r"\b(?:LocalEntryNotFoundError|OfflineModeIsEnabled)\b",
+        r"urlopen error",
+        r"HTTPS?ConnectionPool\(",
+        is_often_harmless=True,
+    ),
+    known(
+        "bus_error",
+        "a process got a bus error",
+        "most often /dev/shm is full (docker run --shm-size), or a file that it maps was cut or is on a filesystem that failed",
+        r"^Bus error\b",
+        r"EXIT STRING: Bus error",
+        r"line [0-9]{1,9}: {1,9}[0-9]{1,9} Bus error",
+        signal_words(7),
+        weight=SYMPTOM,
+    ),
+    known(
+        "crashed",
+        "a process crashed: it used memory that it must not use",
+        "most often libraries that do not belong together; on one node alone, its memory or GPU: check dmesg there",
+        r"Signal: Segmentation fault|EXIT STRING: Segmentation fault",
+        r"Segmentation fault \(core dumped\)|^Segmentation fault\b|line [0-9]{1,9}: {1,9}[0-9]{1,9} Segmentation fault",
+        r"Fatal Python error: Segmentation fault",
+        signal_words(11),
+        weight=SYMPTOM,
     ),
 )
 

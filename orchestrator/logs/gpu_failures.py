@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from orchestrator.logs.known_failure import known
+from orchestrator.logs.known_failure import SYMPTOM, known
 
 __all__ = ["GPU"]
+
+_NO_DEVICE = ("no_device", "device_number")
 
 
 def _number(*codes: int) -> str:
@@ -26,7 +28,7 @@ GPU = (
         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         "cudaErrorUnsupportedPtxVersion",
         _number(35, 222),
-        explains=("no_device",),
+        explains=_NO_DEVICE,
     ),
     known(
         "forward_compatibility",
@@ -36,7 +38,7 @@ GPU = (
         "CUDA_ERROR_COMPAT_NOT_SUPPORTED",
         "cudaErrorCompatNotSupportedOnDevice",
         _number(804),
-        explains=("no_device",),
+        explains=_NO_DEVICE,
     ),
     known(
         "driver_mismatch",
@@ -48,7 +50,7 @@ GPU = (
         "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
         "cudaErrorSystemDriverMismatch",
         _number(803),
-        explains=("no_device",),
+        explains=_NO_DEVICE,
     ),
     known(
         "fabric_manager",
@@ -59,7 +61,7 @@ GPU = (
         "CUDA_ERROR_SYSTEM_NOT_READY",
         "cudaErrorSystemNotReady",
         _number(802),
-        explains=("no_device",),
+        explains=_NO_DEVICE,
     ),
     known(
         "driver_failed",
@@ -72,7 +74,7 @@ GPU = (
         r"\bcudaErrorUnknown",
         _number(999),
         is_often_harmless=True,
-        explains=("no_device",),
+        explains=_NO_DEVICE,
     ),
     known(
         "container_without_gpus",
@@ -86,7 +88,7 @@ GPU = (
         "NVIDIA Driver was not detected",
         "Could not find any nv files on this host",
         "libnvidia-container",
-        explains=("no_device",),
+        explains=_NO_DEVICE,
         is_of_start=True,
     ),
     known(
@@ -106,6 +108,7 @@ GPU = (
         _number(214, 220, 714),
         # These are what a program does to a GPU, and its end.
         unless=r"Xid \([^)]{1,40}\): (?:13|31|43|45)\b",
+        explains=("illegal_access", "driver_failed", "nccl_system_error", "collective_timeout", *_NO_DEVICE),
     ),
     known(
         "device_busy",
@@ -188,20 +191,38 @@ GPU = (
         "Multiple ranks? .{0,60}same (?:GPU|CUDA device)",
     ),
     known(
+        "device_number",
+        "the program was told to use a GPU with a number that it does not see",
+        "compare --gpus with nvidia-smi -L on the node, and check vars.cuda_visible_devices; of MIG a process sees"
+        " one instance",
+        "invalid device ordinal",
+        "CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice\\b",
+        _number(101),
+        is_often_harmless=True,
+    ),
+    known(
         "no_device",
         "the program found no GPU",
         "check nvidia-smi -L on the node, and vars.cuda_visible_devices",
         "no CUDA-capable device is detected",
-        "CUDA_ERROR_(?:NO|INVALID)_DEVICE|cudaErrorNoDevice|cudaErrorInvalidDevice\\b",
+        "CUDA_ERROR_NO_DEVICE|cudaErrorNoDevice",
         "Found no NVIDIA driver on your system",
-        "invalid device ordinal",
         "No CUDA GPUs are available",
         "No HIP GPUs are available",
         "Torch not compiled with CUDA enabled",
         "torch.cuda.is_available\\(\\) is False",
         "couldn't communicate with the NVIDIA driver",
         "Unable to initialize backend '(?:cuda|gpu|rocm)'",
-        _number(100, 101),
+        _number(100),
         is_often_harmless=True,
+    ),
+    known(
+        "cuda_library",
+        "cuDNN or cuBLAS could not be started",
+        "most often the GPU had no memory left for it: see nvidia-smi, and TF_FORCE_GPU_ALLOW_GROWTH: true under env: in the"
+        " inventory; or its version does not fit the driver or the framework",
+        "CU(?:DNN|BLAS)_STATUS_(?:INTERNAL_ERROR|NOT_INITIALIZED)",
+        "cuDNN failed to initialize",
+        weight=SYMPTOM,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.logs.known_failure import CONSEQUENCE, GENERAL, SYMPTOM, known
+from orchestrator.logs.known_failure import CONSEQUENCE, GENERAL, SYMPTOM, known, signal_words
 
 __all__ = ["NETWORK", "TIME_LIMITS"]
 
@@ -38,6 +38,14 @@ TIME_LIMITS = (
         r"\*\*\* (?:JOB|STEP) .{0,120} CANCELLED AT ",
         r"srun: error: Node failure on",
         weight=SYMPTOM,
+    ),
+    known(
+        "slurm_request",
+        "Slurm refused what was asked of it",
+        "see the reason in the line; sinfo -o '%P %G %l %D' shows partitions with their GPUs, times and nodes",
+        r"(?:srun|sbatch|salloc): error: .{0,40}(?:Unable to (?:create step|allocate resources|confirm allocation)"
+        r"|submission failed|submit/allocate failed)",
+        is_of_start=True,
     ),
 )
 
@@ -84,6 +92,15 @@ NETWORK = (
         "check ibstat and dmesg on the node of the line, its cable and its switch",
         r"Got async (?:fatal )?event ?: (?:port error|device fatal|local catastrophic)",
         "IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL)",
+    ),
+    known(
+        "queue_pair",
+        "a connection to a peer could not be made over InfiniBand or RoCE",
+        "check that the two addresses of the line reach each other: NCCL_IB_GID_INDEX, VLAN and subnet of RoCE (show_gids), the"
+        " subnet manager of InfiniBand (ibstat)",
+        r"\bib[vu]?_modify_qp\b.{0,20}\bfailed",
+        r"Failed to modify QP\b",
+        explains=("nccl_system_error",),
     ),
     known(
         "collective_mismatch",
@@ -136,10 +153,18 @@ NETWORK = (
     known(
         "launcher_daemon",
         "the launcher could not start its daemon on another node",
-        "log in from the first node to the others by ssh, without a password, and look there for orted or prted",
+        "log in from the first node to the others by ssh, without a password, and look there for orted, prted or"
+        " hydra_bstrap_proxy",
         "unable to reliably start one or more daemons",
-        "has lost communication with a remote daemon",
         "daemon .{0,60}(?:died|failed) unexpectedly|daemon has unexpectedly failed",
+        r"unable to run (?:bstrap_)?proxy on|Error setting up the bootstrap prox",
+        weight=SYMPTOM,
+    ),
+    known(
+        "launcher_lost",
+        "the launcher lost the connection to its daemon on another node",
+        "see whether the node of the line still runs, whether the daemon was killed there, and the network between them",
+        "has lost communication with a remote daemon",
         weight=SYMPTOM,
     ),
     known(
@@ -156,6 +181,7 @@ NETWORK = (
         r"Timed out after [0-9]{1,9} seconds waiting for clients",
         "failed to pass monitoredBarrier",
         "Application timeout caused pair closure",
+        unless="PjRT_Client_Connect",
         weight=SYMPTOM,
     ),
     known(
@@ -174,6 +200,7 @@ NETWORK = (
         "connection to the C10d store has failed",
         r"\bRendezvous(?:Connection|Timeout)Error\b",
         "connectFullMesh failed",
+        r"Barrier timed out\b.{0,40}PjRT_Client_Connect",
         weight=SYMPTOM,
     ),
     known(
@@ -191,9 +218,8 @@ NETWORK = (
         "killed",
         "a process was killed from outside",
         "most often by the kernel, for memory: look for oom in dmesg on the node",
-        r"Signal 9 \(SIGKILL\) received by PID",
-        r"failed \(exitcode: -9\)",
-        r"exited on signal 9\b",
+        signal_words(9),
+        "EXIT STRING: Killed",
         r"line [0-9]{1,9}: {1,9}[0-9]{1,9} Killed\b",
         r"^Killed\s{0,9}$",
         weight=SYMPTOM,
