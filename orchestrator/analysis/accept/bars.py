@@ -33,6 +33,7 @@ FIND = 2.0
 """A bar asks that a unit this many times its share slower than its peers would be found; otherwise it decides nothing."""
 MORE = "more repeats of this stage, on otherwise idle nodes"
 _LESS_NOISE = "less noise: otherwise idle nodes, or longer runs; or a reference figure of this device"
+_LATER = "the same acceptance at another time, hours apart: a slow period may last longer than this stage"
 _FIGURE = "a reference figure of this device, or more nodes"
 
 
@@ -59,6 +60,8 @@ class _Compared:
 
     def decides(self, slower: float) -> str:
         """Return what would decide whether a unit is slower by a share."""
+        if any(unit.passing for unit in self.peers.units.values()):
+            return _LATER
         repeats = repeats_that_find(
             self.values,
             slower,
@@ -129,6 +132,9 @@ def _of_units(compared: _Compared, units: Sequence[Unit], asked: float) -> Itera
         text = f"{found.slower:.1%} slower than its peers (95 %: {_reach(found.interval)})"
         if found.named:
             yield _finding(compared.group, unit, FAIL, text, "")
+        elif found.passing:
+            words = f"{text}, and others are as slow for a while: it may be slow in all repeats by chance"
+            yield _finding(compared.group, unit, UNDECIDED, words, _LATER)
         elif found.suspect:
             yield _finding(compared.group, unit, UNDECIDED, text, more, is_suspect=True)
         elif found.apart:
@@ -138,7 +144,7 @@ def _of_units(compared: _Compared, units: Sequence[Unit], asked: float) -> Itera
 
 
 def _is_unclear(unit: PeerUnit) -> bool:
-    return not unit.named and (unit.suspect or (unit.beyond and not unit.apart))
+    return not unit.named and (unit.suspect or (unit.beyond and not (unit.apart or unit.passing)))
 
 
 def _why_not(units: Sequence[Unit]) -> str:

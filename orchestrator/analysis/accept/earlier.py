@@ -106,7 +106,7 @@ def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> l
         if change and judged.beyond:
             is_certain, text = change
             # Its own repeats alone do not show what noise there is: those of all do.
-            is_certain = is_certain and (judged.named or judged.apart)
+            is_certain = is_certain and (judged.named or (judged.apart and not judged.passing))
             text += f" than in {bar.id}; {judged.slower:.1%} slower relative to its peers"
             is_certain = is_certain and not bar.group.loaded & set(unit.hosts)
             findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, is_certain))

@@ -14,8 +14,9 @@ a slow third of the units does not move far.
 
 A unit is named if its effect is larger than the margin and, at the level `LEVEL` for all comparisons together (C. E.
 Bonferroni, 1936), neither of both makes it as slow in nearly all of its repeats. It is suspect if the same holds at `SUSPECT`.
-The worst unit is named first and is then left out of what the others are compared with. Where units differ among themselves as
-much, as when half of them are slow, it is neither, and apart: larger than the margin, and not by the noise of repeats alone.
+Neither holds if slow periods that last over several repeats, as other units show, explain it (`may_pass`). The worst unit is
+named first and is then left out of what the others are compared with. Where units differ among themselves as much, as when
+half of them are slow, it is neither, and apart: larger than the margin, and not by the noise of repeats alone.
 
 >>> alike = {f"node{n}": [100 + n % 3, 101 - n % 2, 100.0, 101.0, 100.5] for n in range(1, 9)}
 >>> judged = against_peers(alike | {"node9": [88.0, 89.0, 88.5, 88.2, 89.1]}, margin=0.03)
@@ -31,7 +32,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from orchestrator.results.numbers.intervals import Interval
-from orchestrator.results.numbers.pooled_noise import PooledNoise, median_reach, offsets, pooled_noise
+from orchestrator.results.numbers.pooled_noise import PooledNoise, may_pass, median_reach, offsets, pooled_noise
 from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import median
 
@@ -80,7 +81,8 @@ class Unit:
     """How much slower a node or device is than its peers (``slower``, a share: 0.05 is 5 % more time), and the 95 % interval
     of that. ``beyond``: slower by more than the margin, by chance or not; ``suspect``: probably not by chance; ``named``:
     certainly not; ``apart``: certainly not by the noise of repeats, whatever peers differ by among themselves. ``ahead`` is
-    the same for a unit that is faster."""
+    the same for a unit that is faster. ``passing``: it would be suspect or named, but others are as slow for several repeats
+    and then are not, and so may this one be."""
 
     slower: float
     interval: Interval
@@ -89,6 +91,7 @@ class Unit:
     suspect: bool
     apart: bool
     ahead: bool
+    passing: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +113,12 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """What a unit is judged by: the ``level`` of each repeat, in logarithms that are larger for a slower unit, the ``pooled``
-    noise of all units, what they differ by for good (``lasting``, as in `offsets`; ``level_alone``: as if they did not), and
-    the least chance of a unit that is named, and of one that is suspect."""
+    """What a unit is judged by: the ``level`` of each repeat, in logarithms that are larger for a slower unit, how far each of
+    the ``others`` is above it, the ``pooled`` noise of all units, what they differ by for good (``lasting``, as in `offsets`;
+    ``level_alone``: as if they did not), and the least chance of a unit that is named, and of one that is suspect."""
 
     level: Sequence[float]
+    others: Sequence[Sequence[float]]
     pooled: PooledNoise
     lasting: Sequence[tuple[float, float]]
     level_alone: Sequence[tuple[float, float]]
@@ -139,9 +143,13 @@ class Standard:
         """Whether noise, if equal units differed by nothing else, certainly makes none slower than the margin as often."""
         return self.pooled.chance([min(height, self.margin) for height in over], self.level_alone) <= self.certain
 
+    def may_pass(self, over: Sequence[float]) -> bool:
+        """Whether a unit may be slow for a while only, as others are seen to be."""
+        return may_pass([*self.others, over], median(over), self.pooled.least)
+
     def names(self, over: Sequence[float]) -> bool:
-        """Whether a unit is certainly slower than its peers, and by more than the margin."""
-        return self.stands_out(over) and self.chance(over) <= self.certain
+        """Whether a unit is certainly slower than its peers, for good, and by more than the margin."""
+        return self.stands_out(over) and self.chance(over) <= self.certain and not self.may_pass(over)
 
 
 def against_peers(
@@ -234,15 +242,16 @@ def standard_without(
 ) -> Standard:
     """Return what a slow unit is judged by, in which nothing but its being the slowest is of itself."""
     slowest = {**logs, name: [log + _APART for log in logs[name]]}
-    return standard_of(slowest, peers, margin, comparisons)
+    return _standard(_scales(slowest, peers, margin), margin, comparisons, name)
 
 
-def _standard(scales: _Scales, margin: float, comparisons: int) -> Standard:
+def _standard(scales: _Scales, margin: float, comparisons: int, name: str = "") -> Standard:
     certain, likely = LEVEL / comparisons, SUSPECT / comparisons
+    others = [heights for unit, heights in scales.over.items() if unit != name]
     pooled = pooled_noise(list(scales.over.values()), _nearly_all(len(scales.level)))
     lasting = offsets(math.hypot(scales.of_units, scales.of_level), scales.freedom, certain)
     level_alone = offsets(math.sqrt(OF_MEDIAN / len(scales.over)) * scales.of_noise, scales.freedom, certain)
-    return Standard(scales.level, pooled, lasting, level_alone, math.log1p(margin), certain, likely)
+    return Standard(scales.level, others, pooled, lasting, level_alone, math.log1p(margin), certain, likely)
 
 
 def _judged(logs: Mapping[str, Sequence[float]], peers: Sequence[str], margin: float, comparisons: int) -> Peers:
@@ -258,20 +267,22 @@ def _judged(logs: Mapping[str, Sequence[float]], peers: Sequence[str], margin: f
         over = behind.over(of_unit)
         effect = median(over)
         reach = Interval(_share(effect - math.hypot(above, of_peers)), _share(effect + math.hypot(below, of_peers)), 0.95)
-        chance, is_apart = 1.0, False
+        chance, is_apart, is_passing = 1.0, False, False
         if behind.stands_out(over):
             by_others = standard_without(name, logs, peers, margin, comparisons)
             over = by_others.over(of_unit)
             chance = by_others.chance(over)
             is_apart = by_others.is_beyond_noise(over)
+            is_passing = chance <= behind.likely and by_others.may_pass(over)
         units[name] = Unit(
             _share(effect),
             reach,
             beyond=effect > behind.margin,
-            named=chance <= behind.certain,
-            suspect=chance <= behind.likely,
+            named=chance <= behind.certain and not is_passing,
+            suspect=chance <= behind.likely and not is_passing,
             apart=is_apart,
             ahead=name in ahead,
+            passing=is_passing,
         )
     return Peers(units, scales.noise, scales.of_units, len(scales.level))
 

@@ -21,16 +21,21 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from orchestrator.results.numbers.t_distribution import student
 
-__all__ = ["PooledNoise", "median_reach", "offsets", "pooled_noise"]
+__all__ = ["PooledNoise", "median_reach", "may_pass", "offsets", "pooled_noise"]
 
 _DOUBT, _FEW = 2.0, 0.1
 """Pairs of cells that come together count from this many standard deviations beyond what chance makes of them, where less than
 this share of the cells is above a height."""
 _STEPS_OF_TEN = 12
 """Steps of a sum over a distribution's tail, for each power of ten of its probability."""
+_MORE_LIKELY = math.log(15)
+"""Members that are slow for good explain what was seen so many times better than slow periods, or they do not."""
+_AS_SLOW, _AS_FAST = 0.7, 0.25
+"""A member is as slow as a slow one, in a repeat, from this share of what that is slower by, and not slow up to that share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,44 @@ def pooled_noise(over: Sequence[Sequence[float]], least: int) -> PooledNoise:
         of_pairs.append(pairs)
         of_members.append(members)
     return PooledNoise(repeats, least, [height for height, _ in cells], of_above, of_pairs, of_members)
+
+
+def may_pass(members: Sequence[Sequence[float]], slower: float, least: int) -> bool:
+    """Return True if slow periods that last explain the members that are slower, by about so much, from the first repeat to the
+    last and in ``least`` of them or more.
+
+    Each member has its cells in the order of the repeats. If none is slow in two consecutive repeats and fast in another, slow
+    periods are not seen to last. If some are, all members may be slow or fast by one Markov chain of two states, with its
+    probabilities of staying in either. That is compared, by likelihood, with such a chain of the others, beside members that
+    are slow for good.
+
+    >>> quiet, slow = [0.0] * 5, [0.06] * 5
+    >>> for_a_while, now_and_then = [0.06, 0.06, 0.06, 0.0, 0.0], [0.06, 0.0, 0.06, 0.0, 0.06]
+    >>> [may_pass([slow, other, *[quiet] * 14], 0.06, 4) for other in (quiet, for_a_while, now_and_then)]
+    [False, True, False]
+    """
+    steady, starts, turns = 0, [0, 0], [[0, 0], [0, 0]]
+    for cells in members:
+        states = [cell > _AS_SLOW * slower for cell in cells]
+        not_fast = [cell > _AS_FAST * slower for cell in cells]
+        if not_fast[0] and not_fast[-1] and sum(not_fast) >= least and 2 * sum(states) >= len(states):
+            steady += 1
+            continue
+        starts[states[0]] += 1
+        for state, following in pairwise(states):
+            turns[state][following] += 1
+    if not turns[True][True]:
+        return False
+    stays = steady * (len(members[0]) - 1)
+    slow_for_good = _log_likelihood(steady, sum(starts)) + _log_likelihood(*starts) + _log_likelihood(*turns[True])
+    slow_for_a_while = _log_likelihood(starts[False], starts[True] + steady)
+    slow_for_a_while += _log_likelihood(turns[True][False], turns[True][True] + stays)
+    return slow_for_good - slow_for_a_while < _MORE_LIKELY
+
+
+def _log_likelihood(one: int, other: int) -> float:
+    """Return the logarithm of the largest likelihood of so many outcomes of two kinds."""
+    return math.fsum(count * math.log(count / (one + other)) for count in (one, other) if count)
 
 
 def offsets(scale: float, freedom: float, least: float) -> list[tuple[float, float]]:

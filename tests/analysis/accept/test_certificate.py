@@ -92,6 +92,17 @@ def test_slow_measurements_of_every_device_fail_none_and_leave_open_with_what_wo
     assert bar.least is not None and bar.least > 0.06
 
 
+def test_a_device_that_is_slow_throughout_fails_unless_others_are_as_slow_for_a_while(tmp_path: Path) -> None:
+    for_a_while = {0: (*SLOW[:3], *STEADY[3:])}
+    alone = certificate_of(acceptance(tmp_path / "alone", {2: SLOW}, nodes=16, device="NVIDIA B300"))
+    assert verdicts(alone)["node3"] == "fail"
+    among = certificate_of(acceptance(tmp_path / "among", {2: SLOW, **for_a_while}, nodes=16, device="NVIDIA B300"))
+    findings = {finding.subject: finding for finding in judged(among, "peers").findings}
+    assert findings["node3"].verdict == verdicts(among)["node3"] == "undecided"
+    assert "others are as slow for a while" in findings["node3"].text
+    assert "at another time" in findings["node3"].decides
+
+
 def test_what_measured_slower_than_the_bar_allows_never_passes(tmp_path: Path) -> None:
     slow = {1: (627.0, 628.0, 660.0, 626.0, 661.0)}
     certificate = certificate_of(acceptance(tmp_path, slow, nodes=4, device="NVIDIA B300"))

@@ -30,6 +30,32 @@ def test_a_quarter_of_slow_measurements_accuses_nobody_among_256_nodes() -> None
     assert accused == [[]] * 4
 
 
+@pytest.mark.parametrize(
+    ("noise", "nodes", "repeats"),
+    [("one in 4 slower by 6 %, half stay", 16, 5), ("one in 10 slower by 10 %, three in four stay", 64, 5),
+     ("one in 10 slower by 10 %, three in four stay", 64, 9)],
+)  # fmt: skip
+def test_slow_periods_that_others_show_accuse_nobody_and_leave_the_slow_open(noise: str, nodes: int, repeats: int) -> None:
+    generator, accused, passing = random.Random(7), 0, 0
+    for _ in range(CLEAN):
+        units = judged(cluster(generator, nodes, repeats, NOISE[noise])).units.values()
+        accused += any(unit.named for unit in units)
+        passing += any(unit.passing for unit in units)
+        assert all(unit.beyond and not unit.suspect for unit in units if unit.passing)
+    assert accused <= 1 and passing >= 1
+
+
+def test_the_same_slow_node_is_named_where_no_other_is_slow_for_a_while() -> None:
+    values = {str(n): [100.0, 100.1, 99.9, 100.0, 100.1] for n in range(16)} | {"slow": [90.0, 90.1, 89.9, 90.0, 90.1]}
+    assert named(values) == ["slow"]
+    for_a_while = values | {"0": [90.0, 90.1, 89.9, 100.0, 100.1]}
+    assert named(for_a_while) == [] and judged(for_a_while).units["slow"].passing
+    now_and_then = values | {"0": [100.0, 90.1, 99.9, 90.0, 100.1], "1": [100.0, 100.0, 90.0, 100.0, 100.1]}
+    assert named(now_and_then) == ["slow"]
+    is_itself_one = values | {"slow": [90.0, 90.1, 89.9, 90.0, 100.1]}
+    assert named(is_itself_one) == [] and judged(is_itself_one).units["slow"].passing
+
+
 def test_slow_measurements_hide_a_slow_node_and_a_slower_one_or_more_repeats_do_not() -> None:
     generator = random.Random(7)
     noise = NOISE["one in 4 slower by 6 %"]
