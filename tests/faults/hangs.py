@@ -172,7 +172,8 @@ class World:
             self.beat_due = now + 0.5
             for rank, line in enumerate(self.lines):
                 if rank not in self.ended:
-                    line.order("beat", n=1)
+                    with suppress(BrokenPipeError):  # its end has not been heard yet
+                        line.order("beat", n=1)
         outputs = {line.process.stdout: rank for rank, line in enumerate(self.lines) if rank not in self.ended}
         for stream in select.select(list(outputs), [], [], 0.1)[0]:
             rank = outputs[stream]
@@ -195,9 +196,12 @@ class World:
     def step(self) -> int:
         """Return the last step in the log of rank 0."""
         with suppress(OSError, IndexError, ValueError):
-            text = (self.folder(0) / "logs" / "rank-0.out").read_text()
-            return int(re.findall(r"^(?:orch step=|step )(\d+) ", text, re.M)[-1])
+            return int(re.findall(r"^(?:orch step=|step )(\d+) ", self.log(0), re.M)[-1])
         return 0
+
+    def log(self, rank: int) -> str:
+        """Return what a rank has printed."""
+        return (self.folder(rank) / "logs" / f"rank-{rank}.out").read_text()
 
     def judge(self, reason: str) -> tuple[tuple[int, ...], str]:
         """Return who is named for the end of the run, and the sentence: the verdict, or the first failure by the clock of the
@@ -211,8 +215,7 @@ class World:
         _, told = self.hang.outcome("failed", first)
         assert told
         named = re.match(r"ranks? ((?:\d+(?:, )?)+)", told.message)
-        assert named
-        return tuple(map(int, named[1].rstrip(", ").split(", "))), told.message
+        return tuple(map(int, named[1].rstrip(", ").split(", "))) if named else (), told.message
 
     def folder(self, rank: int) -> Path:
         """Return the run's folder on the node of a rank."""
@@ -227,7 +230,8 @@ class World:
         deadline = time.monotonic() + 60
         for rank, line in enumerate(self.lines):
             if rank not in self.ended:
-                line.order("stop", reason=reason)
+                with suppress(BrokenPipeError):
+                    line.order("stop", reason=reason)
         while len(self.ended) < len(self.lines) and time.monotonic() < deadline:
             self.turn()
 

@@ -1,9 +1,11 @@
 """Hang ranks of a training program that knows nothing of orch in many ways, and print how often the right one was named.
 
     python -m tests.faults.kinds [--trials N] [--kinds sleep,skip_barrier,…] [--given spy,hook,…] [--jobs N] [--json FILE]
+                                 [--start fork|exec] [--limit SECONDS]
 
 Three nodes with a rank each, real supervisors, wrappers and reports, as in `hangs`; the program is
-`injected/own_training.py`, whose ranks are forked (`forks`). ``--given`` is what the program has:
+`injected/own_training.py`. Its ranks are forked (`forks`), which a build of PyTorch with CUDA does not bear: there, ``--start
+exec`` has each rank import it. None sees a GPU. After ``--limit`` no further trial begins. ``--given`` is what the program has:
 
     spy    nothing but py-spy beside its interpreter
     hook   the flight recorder, and `rank_progress` with a mark a step
@@ -28,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -41,9 +43,11 @@ LIMIT_S = 75.0
 SCRIPT = """\
 #!/bin/bash
 export RANK={rank} LOCAL_RANK=0 WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port} INJECT_LAUNCHER=$$
-export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo {given}
-{python} -I -S -c '{ask}' {socket} {words}
+export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo CUDA_VISIBLE_DEVICES= {given}
+{start}
 """
+FORK = "{python} -I -S -c '{ask}' {socket} {words}".replace("{ask}", ASK)
+EXEC = "PYTHONPATH={remote} {python} -I -S {wrapper} -- {python} -u {injected}/own_training.py {words}"
 GIVEN = {
     "spy": ("", "--marks none"),
     "hook": ("TORCH_FR_BUFFER_SIZE=512", "--marks one --phase step"),
@@ -66,7 +70,8 @@ class Kind:
 
 ALONE = (
     "sleep", "loop", "compute", "print_loop", "deadlock", "empty_queue", "silent_socket", "subprocess_wait", "future",
-    "coroutine", "gil_sleep", "gil_compute", "c_sleep", "hook_sleep", "poll_file", "stalled_file", "full_pipe", "stop_itself",
+    "coroutine", "gil_sleep", "gil_compute", "c_sleep", "hook_sleep", "poll_file", "stalled_file", "slow_disk", "swapped_out",
+    "full_pipe", "stop_itself",
     "extra_barrier", "extra_reduction", "extra_monitored", "missing_key", "no_sync",
 )  # fmt: skip
 SKIPPED = ("barrier", "monitored", "store_barrier", "roots", "gathering", "to_root", "exchange", "ring", "objects")
@@ -83,6 +88,7 @@ KINDS |= {
     "sleeping_worker": Kind("--workers 1"),
     "stop_launcher": Kind("--steps 75"),
     "alone": Kind("--steps 70 --after 100000 --fault nothing"),
+    "deaf": Kind(decidable=False),
     "freeze": Kind("--fault nothing", "freeze"),
     "stopped_child": Kind("--fault nothing --workers 1", "child"),
 }
@@ -111,11 +117,11 @@ class Trial:
 
     @property
     def outcome(self) -> str:
-        """`right`, `healthy` where another rank was ever named, or `nobody`."""
+        """`right`, `healthy` where another rank was ever named, or `nobody`, which is right where nobody's fault is told."""
         accused = self.accused()
         if any(ranks - {self.rank} for ranks in accused):
             return "healthy"
-        return "right" if accused else "nobody"
+        return "right" if accused or not KINDS[self.kind].decidable else "nobody"
 
 
 def accused_by(words: str) -> list[int]:
@@ -125,17 +131,19 @@ def accused_by(words: str) -> list[int]:
 
 
 def trial(number: int, kind: str, given: str, seed: int, socket: str) -> Trial:
-    """Run one trial."""
+    """Run one trial. ``socket``: of the process that forks ranks; empty where each is a process of its own."""
     chance = random.Random(f"{seed}/{number}/{kind}/{given}")
     rank = chance.randrange(NODES)
     if kind == "skip_checkpoint":  # only the rank that writes keeps others waiting
         rank = 0
     result = Trial(kind, given, rank)
-    with tempfile.TemporaryDirectory(prefix="kind-", ignore_cleanup_errors=True) as name, stalled_files(kind) as mount:
+    with tempfile.TemporaryDirectory(prefix="kind-", ignore_cleanup_errors=True) as name, ExitStack() as disk:
+        mount = disk.enter_context(stalled_files(kind))
         variables, marks = GIVEN[given]
         words = f"--fault {kind} --calls barrier,store_barrier {KINDS[kind].words} {marks}"
         words += f" --rank {rank} --at {40 + chance.randrange(20)}"
-        script = SCRIPT.replace("{words}", words).replace("{socket}", socket).replace("{ask}", ASK.replace("\n", "\n"))
+        start = FORK if socket else EXEC
+        script = SCRIPT.replace("{start}", start).replace("{words}", words).replace("{socket}", socket)
         world = World(Path(name), NODES, f"{variables} INJECT_STALLED={mount}", script=script, steps=[STEP])
         try:
             world.begin()
@@ -144,6 +152,7 @@ def trial(number: int, kind: str, given: str, seed: int, socket: str) -> Trial:
                 _watch(world, result)
             result.load = os.getloadavg()[0]
         finally:
+            disk.close()  # nothing ends a rank in state D before
             world.stop()
             world.close()
     return result
@@ -154,7 +163,9 @@ def _until_step(world: World, step: int) -> None:
     while world.step() < step:
         world.turn()
         if time.monotonic() > until or world.failures:
-            raise RuntimeError(f"step {step} was not reached: {world.failures[:1]}")
+            failures = [record for _, record in world.failures]
+            logs = {record["rank"]: world.log(record["rank"])[-600:] for record in failures}
+            raise RuntimeError(f"step {step} was not reached: {failures[:1]}: {logs}")
 
 
 def _watch(world: World, result: Trial) -> None:
@@ -239,14 +250,20 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--given", default="hook,spy", help=f"of {', '.join(GIVEN)}")
     parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--start", choices=("fork", "exec"), default="fork", help="how a rank begins")
+    parser.add_argument("--limit", type=float, default=float("inf"), metavar="SECONDS", help="begin no trial after so long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    until = time.monotonic() + args.limit
     numbers = range(args.first, args.first + args.trials)
-    work = [(n, kind, given) for n in numbers for kind in args.kinds.split(",") for given in args.given.split(",")]
+    kinds = [kind for kind in args.kinds.split(",") if FREEZER.is_dir() or KINDS[kind].outside != "freeze"]
+    work = [(n, kind, given) for n in numbers for kind in kinds for given in args.given.split(",")]
     results: list[Trial] = []
-    with forking() as socket, ThreadPoolExecutor(args.jobs) as pool:
-        for result in pool.map(lambda row: _one(*row, args.seed, socket), work):
+    with forking() if args.start == "fork" else nullcontext("") as socket, ThreadPoolExecutor(args.jobs) as pool:
+        for result in pool.map(lambda row: _one(*row, args.seed, socket) if time.monotonic() < until else None, work):
+            if result is None:
+                continue
             results.append(result)
             times = f"{result.suspected_s or -1:.1f}/{result.seconds or -1:.1f} s"
             where = f"{result.kind} {result.given} rank {result.rank}"

@@ -10,18 +10,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ctypes
+import mmap
 import os
 import queue
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 
 LIMIT = timedelta(minutes=30)
 FOREVER_S = 100_000
+SO_ATTACH_FILTER = 26
 FAULTS: dict[str, Callable[[Training], None]] = {}
 
 
@@ -303,6 +306,35 @@ def poll_file(of: Training) -> None:
 def stalled_file(of: Training) -> None:
     """Read from a file system that does not answer."""
     Path(os.environ["INJECT_STALLED"], "samples").read_bytes()
+
+
+@fault
+def slow_disk(of: Training) -> None:
+    """Read samples of which a part comes every few seconds."""
+    with Path(os.environ["INJECT_STALLED"], "samples").open("rb", buffering=0) as file:
+        while file.read(1 << 17):
+            pass
+
+
+@fault
+def swapped_out(of: Training) -> None:
+    """Touch memory that has to come from a disk, which does not answer."""
+    with Path(os.environ["INJECT_STALLED"], "samples").open("rb") as file:
+        memory = mmap.mmap(file.fileno(), 1 << 20, access=mmap.ACCESS_READ)
+    memory[4096]
+
+
+@fault
+def deaf(of: Training) -> None:
+    """Have the network drop all that comes to the connections of this rank, acknowledgements too."""
+    drop_all = struct.pack("HBBI", 6, 0, 0, 0)  # a classic packet filter: return 0 bytes
+    code = ctypes.create_string_buffer(drop_all)
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            connection = socket.socket(fileno=os.dup(int(name)))
+            if connection.family in (socket.AF_INET, socket.AF_INET6):
+                connection.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(code)))
+            connection.detach()
 
 
 @fault
