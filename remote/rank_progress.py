@@ -11,9 +11,10 @@ Phases: ``input`` (waiting for the samples of the step), ``compute``, ``collecti
 where a program cannot tell them apart), and those that may take any time: ``start``, ``compile``, ``checkpoint``, ``evaluate``,
 ``end``.
 
-At import a thread is started that waits for questions: at one it writes the flight recorder of PyTorch's collectives, where
-the program has any. The signal for stacks is sent to that thread, as a signal would end a `nanosleep`, `poll` or `epoll_wait`
-of the program's own C code early. An exception that nobody catches leaves the recorder as well.
+At import a thread is started that waits for questions: at one it writes the stacks of all threads, and the flight recorder of
+PyTorch's collectives, where the program has any. It holds the interpreter meanwhile: a handler that reads the stack of a thread
+which runs Python at that moment may crash the process. The signal is for programs whose C code keeps the interpreter. An
+exception that nobody catches leaves the recorder as well.
 """
 
 import faulthandler
@@ -100,6 +101,7 @@ class Progress:
                 with open(base + ".ask", "rb", buffering=0) as question:  # waits until somebody opens the other end
                     while question.read(64):
                         pass
+                faulthandler.dump_traceback(self.stacks, all_threads=True)
                 self._write(collectives())
         except (OSError, RuntimeError):
             return  # nobody gets an answer any more; training goes on

@@ -1,9 +1,10 @@
 """What a rank itself tells of a hang: the stacks of its threads and the flight recorder of its collectives, and NCCL's RAS.
 
-Our trainers answer a signal and a pipe (``remote/rank_progress.py``). The signal is sent only to a rank that reports its
-progress and catches the signal, so that no other program is ended by it, and there to the thread that waits at the pipe: calls
-such as nanosleep, poll and epoll_wait in other threads would end early. Of other Python programs py-spy reads the stacks, where
-it is installed, without stopping them.
+Our trainers answer a pipe and a signal (``remote/rank_progress.py``). The thread at the pipe answers as soon as it gets the
+interpreter. The signal's handler does not wait for that, and may crash a process in which another thread runs Python meanwhile:
+it is sent only where C code is seen to keep the interpreter, to that thread alone, as nanosleep, poll and epoll_wait would end
+early in others, and only if the rank catches it. Of other Python programs py-spy reads the stacks, where it is installed,
+without stopping them.
 """
 
 import contextlib
@@ -21,6 +22,8 @@ from noderun.sockets import listens_at
 
 STACKS_SIGNAL = int(signal.SIGRTMIN) + 14
 ANSWER_S = 1.5
+KEPT_WAITS = 40
+"""A thread that waits for the interpreter wakes up every 5 ms, and whoever runs Python gives it up after the first time."""
 LAST_ANSWER_S = 0.3
 SPY_S = 4.0
 MOST_STACK_BYTES = 16384
@@ -69,21 +72,33 @@ class Question:
         self.pid = pid
         self.stacks_from = None
         self.spy = None
+        self.thread = self.waits_from = 0
         with contextlib.suppress(OSError, ValueError):
             if os.path.exists(self.base + ".progress") and catches(pid, STACKS_SIGNAL):
-                thread = thread_of(pid, self.base + ".thread")
-                self.spy = None if thread else begin_spy(pid)
+                self.thread = thread_of(pid, self.base + ".thread")
+                self.spy = None if self.thread else begin_spy(pid)
                 if self.spy is None:
                     self.stacks_from = os.stat(self.base + ".stacks").st_size
-                    send_to_thread(pid, thread or pid, STACKS_SIGNAL)
+                    self.waits_from = waits_of(pid, self.thread)
         self.ask = Ask(self.base)
         if self.stacks_from is None and self.spy is None:
             self.spy = begin_spy(pid)
 
     def answered(self):
         """Return True if all that was asked is there."""
-        has_stacks = self.stacks_from is None or size_of(self.base + ".stacks") > self.stacks_from
-        return has_stacks and self.ask.is_over()
+        return self.has_stacks() and self.ask.is_over()
+
+    def has_stacks(self):
+        """Return True if the stacks are there, or were not asked for."""
+        return self.stacks_from is None or size_of(self.base + ".stacks") > self.stacks_from
+
+    def insist(self):
+        """Send the signal, once, if the thread at the pipe cannot get the interpreter."""
+        if self.thread and not self.has_stacks():
+            with contextlib.suppress(OSError, ValueError):
+                if waits_of(self.pid, self.thread) - self.waits_from >= KEPT_WAITS:
+                    send_to_thread(self.pid, self.thread, STACKS_SIGNAL)
+                    self.thread = 0
 
     def words(self, until):
         """Return ``python``, the lines of its stacks, and ``collectives``, the last ones that it began. py-spy is waited for
@@ -135,6 +150,8 @@ def own_words(questions):
     began = time.monotonic()
     deadline = began + ANSWER_S
     while time.monotonic() < deadline and not all(question.answered() for question in questions.values()):
+        for question in questions.values():
+            question.insist()
         time.sleep(0.02)
     return {rank: question.words(began + SPY_S) for rank, question in questions.items()}
 
@@ -176,6 +193,13 @@ def catches(pid, number):
     return False
 
 
+def waits_of(pid, thread):
+    """Return how often a thread has begun to wait for anything; 0 if that cannot be read."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/%d/task/%d/status" % (pid, thread)) as file:
+        return next((int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches")), 0)
+    return 0
+
+
 def thread_of(pid, path):
     """Return the number of the thread that a rank says waits for questions, as it is here; 0 if it says none."""
     try:
@@ -188,15 +212,12 @@ def thread_of(pid, path):
 
 
 def send_to_thread(pid, thread, number):
-    """Send a signal to one thread, or to the process where this system has no known way to."""
+    """Send a signal to one thread, where this system has a known way to."""
     call = TGKILL.get(os.uname().machine)
-    if call is None or thread == pid:
-        os.kill(pid, number)
-        return
-    import ctypes
+    if call is not None:
+        import ctypes
 
-    if ctypes.CDLL(None).syscall(call, pid, thread, number):
-        os.kill(pid, number)
+        ctypes.CDLL(None).syscall(call, pid, thread, number)
 
 
 def begin_spy(pid):

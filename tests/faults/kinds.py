@@ -4,8 +4,8 @@
                                  [--start fork|exec] [--limit SECONDS]
 
 Three nodes with a rank each, real supervisors, wrappers and reports, as in `hangs`; the program is
-`injected/own_training.py`. Its ranks are forked (`forks`), which a build of PyTorch with CUDA does not bear: there, ``--start
-exec`` has each rank import it. None sees a GPU. After ``--limit`` no further trial begins. ``--given`` is what the program has:
+`injected/own_training.py`. Its ranks are forked (`forks`), or, with ``--start exec``, each imports PyTorch itself, as many
+cores can. None sees a GPU. After ``--limit`` no further trial begins. ``--given`` is what the program has:
 
     spy    nothing but py-spy beside its interpreter
     hook   the flight recorder, and `rank_progress` with a mark a step

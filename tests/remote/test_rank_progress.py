@@ -10,10 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.judge import LIMIT_S
+from tests.support.machine import old_interpreters, python_name
 
 REMOTE = Path(__file__).parents[2] / "remote"
 sys.path.insert(0, str(REMOTE))
@@ -106,3 +110,65 @@ def test_a_rank_answers_with_its_collectives_and_its_stacks(
         ]
         own = [line for line in words["python"] if line.endswith("in test_a_rank_answers_with_its_collectives_and_its_stacks")]
         assert len(own) == 1 and own[0].startswith('  File "test_rank_progress.py", line '), words["python"]
+
+
+BUSY = """
+def call(depth):
+    return 0 if depth == 0 else call(depth - 1) + sum(number for number in range(2))
+
+while True:
+    call(60)
+"""
+KEPT = """
+import ctypes, os, time
+while not os.path.exists(path + ".go"):
+    time.sleep(0.01)
+ctypes.PyDLL(None).sleep(3600)
+"""
+"""C code that keeps the interpreter while it waits, once it is told to."""
+
+
+@contextmanager
+def busy_rank(tmp_path: Path, python: str, does: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Have a rank 3 of an interpreter, which does that."""
+    (tmp_path / "ranks").mkdir()
+    path = str(tmp_path / "ranks" / "3.progress")
+    code = f"import sys; sys.path.insert(0, {str(REMOTE)!r})\nfrom rank_progress import Progress\n"
+    code += f"path = {path!r}\nown = Progress(path)\n"
+    process = subprocess.Popen([python, "-c", code + does])
+    try:
+        until = time.monotonic() + LIMIT_S
+        while not (tmp_path / "ranks" / "3.ask").exists():
+            assert time.monotonic() < until and process.poll() is None
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("python", old_interpreters(), ids=python_name)
+def test_a_rank_that_runs_python_survives_many_looks(tmp_path: Path, python: str) -> None:
+    """A handler of another thread that reads its stack meanwhile crashes Python 3.12 after tens of looks, 3.13 after one."""
+    with busy_rank(tmp_path, python, BUSY) as process:
+        seen = 0
+        for _ in range(60):
+            (words,) = stacks.own_words({3: stacks.Question(str(tmp_path), 3, process.pid)}).values()
+            assert process.poll() is None
+            seen += any(line.endswith("in call") for line in words.get("python", ()))
+        assert seen
+
+
+def test_the_stack_comes_by_the_signal_where_c_code_keeps_the_interpreter(tmp_path: Path) -> None:
+    with busy_rank(tmp_path, sys.executable, KEPT) as process:
+        until = time.monotonic() + LIMIT_S
+
+        def ask() -> dict[str, Any]:
+            assert time.monotonic() < until and process.poll() is None
+            return dict(stacks.own_words({3: stacks.Question(str(tmp_path), 3, process.pid)})[3])
+
+        while "collectives" not in (words := ask()) and "python" not in words:
+            continue
+        Path(tmp_path / "ranks" / "3.progress.go").touch()
+        while not ("unanswered" in (words := ask()) and "python" in words):
+            continue
+        assert any("<module>" in line for line in words["python"])
