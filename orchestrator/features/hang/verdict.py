@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from orchestrator.features.hang.activity import Activity, activity, listed, phases_that_tell
 from orchestrator.features.hang.cause import MOST_NAMED, Verdict, subject
 from orchestrator.features.hang.collectives import differing
-from orchestrator.features.hang.node_report import HangReport, RankSeen
+from orchestrator.features.hang.node_report import Connection, HangReport, RankSeen
 from orchestrator.features.hang.waits import is_a_loop, is_apart, is_of_some
 
 __all__ = ["LATE", "NOW", "SOON", "declares_pauses", "gone_on", "verdict"]
@@ -207,18 +207,25 @@ def _places(ranks: Mapping[int, _Rank]) -> Verdict | None:
 def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Verdict | None:
     """Return the verdict where data between two nodes is retransmitted without an answer. Connections to others, such as
     a logging service, prove nothing about the run."""
-    homes: dict[str, str] = {}
-    for host, report in reports.items():
-        for seen in report.ranks:
-            homes.update({connection.local: host for connection in seen.connections})
+    seen_at = [(host, c) for host, report in reports.items() for seen in report.ranks for c in seen.connections]
+    ends = {(c.local, c.local_port, c.remote, c.remote_port): host for host, c in seen_at}
+    homes: dict[str, set[str]] = {}
+    for host, connection in seen_at:
+        homes.setdefault(connection.local, set()).add(host)
+
+    def other_end(host: str, c: Connection) -> str:
+        """Return where a connection leads to: several nodes may have the same address, as that of a bridge."""
+        if found := ends.get((c.remote, c.remote_port, c.local, c.local_port)):
+            return found
+        owners = homes.get(c.remote, set())
+        return next(iter(owners)) if len(owners) == 1 else host
+
     pairs = {
         tuple(sorted((host, other))): connection.unacknowledged > _SMALL_BYTES
-        for host, report in reports.items()
-        for seen in report.ranks
-        for connection in seen.connections
+        for host, connection in seen_at
         if connection.retransmits >= _LEAST_RETRANSMITS
         and connection.unacknowledged
-        and (other := homes.get(connection.remote, host)) != host
+        and (other := other_end(host, connection)) != host
     }
     if not pairs:
         return None

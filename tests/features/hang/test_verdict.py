@@ -264,6 +264,18 @@ def test_a_link_is_named_by_both_ends_and_neither_is_guilty() -> None:
     assert one_way.words.startswith("nothing arrives between node1 and node2")
 
 
+def test_a_link_between_nodes_that_share_an_address_is_told_by_the_ports_of_both_ends() -> None:
+    """Seen with three nodes at 127.0.0.1, of which nothing arrives at the second."""
+    own = "127.0.0.1"
+    first = Connection(own, 56176, own, 38975, 96, 0, 8), Connection(own, 50502, own, 45891, 0, 0, 0)
+    second = Connection(own, 38975, own, 56176, 192, 0, 8), Connection(own, 38975, own, 56178, 96, 0, 8)
+    third = Connection(own, 56178, own, 38975, 44408, 0, 8), Connection(own, 45891, own, 50502, 0, 0, 0)
+    told = judged(*(at("collective", connections=seen) for seen in (first, second, third)))
+    assert told.sentence.startswith("nothing arrives between node1 and node2; between node2 and node3 (retrans"), told.sentence
+    unseen = judged(at("collective", connections=first[:1]), WAITING, at("collective", connections=third[1:]))
+    assert unseen.kind == "unknown"
+
+
 @pytest.mark.parametrize("changes", [{"retransmits": 1}, {"unacknowledged": 0}])
 def test_a_lost_packet_is_no_cut_link(changes: dict[str, int]) -> None:
     assert judged(linked("10.0.0.1", "10.0.0.2", **changes), linked("10.0.0.2", "10.0.0.1", retransmits=0)).kind == "unknown"
