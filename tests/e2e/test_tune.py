@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -137,10 +138,8 @@ def test_a_tune_that_is_cut_short_leaves_nothing_behind_and_goes_on_where_it_was
 
 def test_a_budget_in_which_nothing_can_be_confirmed_is_refused_after_one_run(controller: Controller, templates: Path) -> None:
     done = controller.orch("tune", *WORDS, "--templates", str(templates), *QUIETLY, "--budget", "4s")
-    assert (
-        done.code == 1
-        and "the budget is too small to try and confirm a candidate. start a new orch tune with --budget 1m" in done.err
-    ), done
+    advice = r"the budget is too small to try and confirm a candidate\. start a new orch tune with --budget \d+m"
+    assert done.code == 1 and re.search(advice, done.err), done
     assert len(controller.runs) == 1
     # What goes on with it has its budget, so nothing says that this would help, and it ends in the same way.
     resumed = controller.orch("resume")

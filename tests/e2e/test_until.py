@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -78,19 +80,23 @@ def test_resume_after_a_kill_in_an_added_block_ends_as_the_bench_would_have(cont
 
 def test_a_budget_leaves_out_what_does_not_fit_whole_blocks_first_and_says_so(controller: Controller) -> None:
     words = (*STEADY, "--nodes", "1,2", "--gpus", "1", "--repeats", "40")
-    done = controller.orch("bench", *words, "--budget", "4s", "--json")
+    began = time.monotonic()
+    assert controller.orch("bench", *STEADY, "--nodes", "1,2", "--gpus", "1").code == 0
+    # Of a block of both; what orch itself takes to start is a part of it, the more the busier the machine is.
+    budget_s = max(4, round(2 * (time.monotonic() - began)))
+    done = controller.orch("bench", *words, "--budget", f"{budget_s}s", "--json")
     assert done.code == 0, done
     first, second = (row["n"] for row in done.json["rows"])
-    assert abs(first - second) <= 1 and 1 <= second < 40
+    assert abs(first - second) <= 1 and 1 <= second < 40, done.json
     (note,) = done.json["notes"]
     left_out, _, rest = note.partition(" runs, ")
-    assert left_out == f"left out for the budget of 4 s: {80 - first - second}"
+    assert re.fullmatch(rf"left out for the budget of .+: {80 - first - second}", left_out), note
     # What would have been next comes first: every other block runs backwards.
     assert sorted(rest.split(", ")) == sorted([f"{40 - first} of 1n1g", f"{40 - second} of 2n1g"])
     assert note in done.err and "s of the budget left" in done.err
     events = controller.events()
     begun, ended = (next(one["at"] for one in events if one["event"] == name) for name in ("begun", "decided"))
-    assert ended - begun < 4 + 2
+    assert ended - begun < 2 * budget_s
     assert "to continue" not in controller.orch("status").out
     assert controller.orch("resume", "--json").out == done.out
 

@@ -144,7 +144,8 @@ def resumed_wrongly(trial: Trial) -> None:
     inventory.write_text(trial.lab.inventory.read_text())
     templates = _own_templates(controller.project)
     words = ("--hosts", str(inventory), "--templates", str(templates), "--lease", "3", "--nodes", "2")
-    process = controller.start("bench", *CELLS, *words)
+    # Steps enough for another orch to start meanwhile on a busy machine.
+    process = controller.start("bench", *CELLS, "--steps", "400", *words)
     judge.wait_for(lambda: _seen(controller, "started"), 30, "nothing was started")
     refused = controller.orch("resume")
     assert refused.code == 1 and f"process {process.pid}" in refused.err and os.uname().nodename in refused.err, refused

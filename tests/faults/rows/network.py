@@ -131,7 +131,8 @@ def slow(trial: Trial) -> None:
 def connections_die(trial: Trial) -> None:
     controller = trial.controller
     victims = trial.random.sample(trial.nodes, trial.random.choice((1, 2, 4)))
-    process = running(controller, "--steps", "70")
+    # Steps enough for a busy machine to look at the processes before they end.
+    process = running(controller, "--steps", "150")
     before = {name: (controller.rank_process(name), controller.supervisor(name)) for name in trial.nodes}
     how = trial.random.choice((_kill_sessions, _kill_sockets))
     for name in victims:

@@ -227,7 +227,7 @@ def test_a_run_that_nobody_renews_ends_by_its_lease_and_says_so(machine: Machine
 
 
 def test_beats_renew_the_lease_on_a_second_line_as_well(machine: Machine) -> None:
-    line = machine.start(RUN, "#!/bin/bash\nsleep 2.5\n", lease_s=1.0)
+    line = machine.start(RUN, "#!/bin/bash\nsleep 11\n", lease_s=5.0)
     line.close()
     line = machine.supervisor(RUN, start=False)
     event = {"event": "beat"}
