@@ -20,7 +20,8 @@ __all__ = ["Selection", "note_references", "select", "without_suspects"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The hosts of a command and the inventory that they came from; ``remembered`` is what a later command names it by."""
+    """The hosts of a command and the inventory that they came from; ``remembered`` is what a later command names it by.
+    ``is_default``: nothing named the inventory."""
 
     project: Project
     inventory: Inventory
@@ -28,6 +29,7 @@ class Selection:
     source: str
     remembered: str
     notes: tuple[str, ...] = ()
+    is_default: bool = False
 
     @property
     def devices(self) -> dict[str, str]:
@@ -44,8 +46,13 @@ class Selection:
 
     def cluster(self, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
         """Return connections, not opened yet, to the selected hosts or to some of the inventory's."""
+        from orchestrator.errors import ConfigError
         from orchestrator.nodes.cluster import Cluster
 
+        if self.is_default and self.project.is_outside_its_lab(os.environ):
+            hint = "repeat the command inside: orch lab exec -- orch …; or name machines with --hosts"
+            message = f"expected hosts: this project has a lab, and nothing names {self.source}"
+            raise ConfigError(message, where="--hosts", hint=hint)
         return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
 
 
@@ -71,6 +78,7 @@ def select(
     from orchestrator.inventory.allocation import job_in
     from orchestrator.inventory.devices import chosen as with_chosen
     from orchestrator.inventory.devices import split_exclude
+    from orchestrator.record.project import DEFAULT
     from orchestrator.record.submission import submission
     from orchestrator.report.text import one_line
 
@@ -96,7 +104,7 @@ def select(
                     raise
     if why != "--hosts" and _is_file(source) and not Path(source).exists():
         hint = "name an inventory or hosts with --hosts, or create this file"
-        if (project.lab / "lab.json").exists():
+        if project.is_outside_its_lab(os.environ):
             hint = f"{hint}; commands reach the lab of this project through it: orch lab exec -- orch …"
         raise ConfigError("expected a file, found none", where=f"{source} ({why})", hint=hint)
     inventory = open_inventory(source)
@@ -111,7 +119,7 @@ def select(
     shown = {item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets}
     note_references("inventory: env", shown, say)
     with_devices = tuple(with_chosen(inventory, chosen, devices, devices_out))
-    selection = Selection(project, inventory, with_devices, source, remembered)
+    selection = Selection(project, inventory, with_devices, source, remembered, is_default=why == DEFAULT)
     for name, listed in selection.devices.items():
         say(f"devices: {name}: {listed}")
     return selection

@@ -72,6 +72,7 @@ def status(
     states = {bench.path.name: _counts(bench) for bench in benches}
     refused = {bench.path.name: reason for bench in benches if (reason := refusal(bench))}
     labels = {bench.path.name: label for bench in benches if (label := bench.record().label)}
+    lab_of = {bench.path.name: bench.record().lab for bench in benches}
     silent = {bench.path.name: words for bench in benches if holder(bench) and (words := suspicion(bench.events()))}
     controllers = {bench.path.name: one_line(str(process)) for bench in benches if (process := holder(bench))}
     if as_json:
@@ -95,7 +96,8 @@ def status(
         typer.echo(f"running  {one_line(run)}  on {fold(names)}")
     idle = [host for host, answer in answers.items() if not answer["owner"]]  # who holds a node has a process there
     if not is_asked:
-        typer.echo("no node is asked: this project has no inventory; --hosts names one", err=True)
+        reason = "a lab: orch lab exec -- orch status" if project.is_outside_its_lab(os.environ) else "no inventory"
+        typer.echo(f"no node is asked: this project has {reason}; --hosts names one", err=True)
     elif not answers:
         typer.echo("no node answers")
     elif idle and not by_run and not doubtful:
@@ -107,8 +109,9 @@ def status(
         if bench_id in refused:
             continue
         rest = f"; run by {controllers[bench_id]}" if bench_id in controllers else ""
+        inside = "orch lab exec -- " if lab_of[bench_id] and not os.environ.get("ORCH_LAB") else ""
         if not rest and {"open", "planned", "interrupted"} & set(counts):
-            rest = f"; to continue: orch resume {bench_id}"
+            rest = f"; to continue: {inside}orch resume {bench_id}"
         name = one_line(f"{bench_id}  ({labels[bench_id]})") if bench_id in labels else bench_id
         typer.echo(f"bench    {name}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
         if bench_id in silent:
@@ -125,11 +128,13 @@ def status(
 
 
 def _has_inventory(project: Project) -> bool:
-    """Return False if nothing names an inventory, and the file that is the default does not exist."""
+    """Return False if nothing names an inventory, and the file that is the default does not exist or is not that of the lab."""
     from pathlib import Path
 
+    from orchestrator.record.project import DEFAULT
+
     source, why = project.inventory_source("", os.environ)
-    return why != "the default" or Path(source).exists()
+    return why != DEFAULT or (Path(source).exists() and not project.is_outside_its_lab(os.environ))
 
 
 def _counts(bench: BenchDir) -> dict[str, int]:

@@ -16,8 +16,10 @@ from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
 from orchestrator.record.defaults import PROJECT_FILE, Default, defaults
 from orchestrator.slurm import here
 
-__all__ = ["Project", "keep", "owner"]
+__all__ = ["DEFAULT", "Project", "keep", "owner"]
 
+DEFAULT = "the default"
+"""The source of an inventory that nothing names."""
 _DEFAULT = "inventory/cluster.yaml"
 _TEMPLATES = "templates"
 _PATH_BYTES = 4095 - len("/runs" + "/logs" + "/.0123456789abcdef.part") - 4 * 129
@@ -113,6 +115,10 @@ class Project:
         own = [self.templates] if self.templates.is_dir() else []
         return tuple(dict.fromkeys([*given, *listed, *kept, *own]))
 
+    def is_outside_its_lab(self, environment: Mapping[str, str]) -> bool:
+        """Return True for a project with a lab, outside of it: hosts that nothing names may there be somebody's machines."""
+        return (self.lab / "lab.json").exists() and not environment.get("ORCH_LAB")
+
     def inventory_source(self, given: str, environment: Mapping[str, str]) -> tuple[str, str]:
         """Return (inventory, its source): the option, ``ORCH_HOSTS``, ``hosts`` of the project's file of defaults, the last
         deploy, the job of Slurm that this process runs in, ``hosts`` of the user's file, or the default file.
@@ -136,7 +142,7 @@ class Project:
             return "slurm", "SLURM_JOB_ID"
         if default:
             return default.value, default.origin
-        return str(self.root / _DEFAULT) if not (Path.cwd() / _DEFAULT).exists() else _DEFAULT, "the default"
+        return str(self.root / _DEFAULT) if not (Path.cwd() / _DEFAULT).exists() else _DEFAULT, DEFAULT
 
     def _is_default(self, given: str) -> bool:
         return bool(given) and Path(given).absolute() in (self.root / _DEFAULT, Path(_DEFAULT).absolute())

@@ -50,3 +50,17 @@ def test_a_project_without_an_inventory_lists_its_benches(project: Project) -> N
     assert "no node is asked: this project has no inventory; --hosts names one" in done.stderr
     assert f'"{NAME}"' in project.orch("status", "--json").stdout
     assert project.orch("status", "--hosts", "missing.yaml").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["check", "deploy", "status"])
+def test_outside_its_lab_a_project_takes_no_inventory_that_nothing_names(project: Project, command: str) -> None:
+    (project.path / ".orch" / "lab").mkdir(parents=True)
+    (project.path / ".orch" / "lab" / "lab.json").write_text("{}")
+    done = project.orch(command)
+    if command == "status":
+        assert (
+            done.returncode == 0 and "no node is asked: this project has a lab: orch lab exec -- orch status" in done.stderr
+        ), done
+    else:
+        assert done.returncode == 2 and "this project has a lab" in done.stderr, done
+        assert "orch lab exec -- orch" in done.stderr
