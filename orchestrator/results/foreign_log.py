@@ -144,10 +144,10 @@ def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: t
     return (*left_out, *verify_training(parsed.samples, steps), *cumulative_note(parsed.samples, steps), *uneven)
 
 
-def _named_sizes(spec: RunSpec, *, has_micro_batches: bool) -> dict[str, int]:
+def _named_sizes(spec: RunSpec, *, has_micro_batches: bool) -> dict[str, Any]:
     """Return what the name of a log says of its run; of a language model the global batch depends on the micro-batches."""
     sizes = sizes_of(spec)
-    names = ("nodes", "gpus", "world_size", "batch_size", *(() if has_micro_batches else ("global_batch",)))
+    names = ("model", "nodes", "gpus", "world_size", "batch_size", *(() if has_micro_batches else ("global_batch",)))
     return {name: sizes[name] for name in names}
 
 

@@ -85,6 +85,7 @@ def sizes_of(spec: RunSpec) -> dict[str, Any]:
         "global_batch": spec.global_batch,
         "tokens_per_step": spec.global_batch * spec.items,
         "steps": spec.steps,
+        "model": spec.model,
     }
     return {**spec.options, **sizes}
 
