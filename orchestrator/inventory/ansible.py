@@ -17,6 +17,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.ansible_vars import Var
+from orchestrator.inventory.foreign_files import tool_of
 from orchestrator.inventory.groups import Tree
 from orchestrator.inventory.hostset import MAX_HOSTS, expand, is_ipv6, nearest
 from orchestrator.inventory.schema import InventoryDocument
@@ -51,6 +52,8 @@ def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
         listing = f"ansible-inventory -i {shlex.quote(tree.source)} --list > hosts.json"
         hint = f"let Ansible query the plugin: {listing}; then pass --hosts hosts.json"
         raise ConfigError(message, where=where(("plugin",)), hint=hint)
+    elif foreign := tool_of(body):
+        raise ConfigError(f"expected groups of hosts, got {foreign[0]}", where=source, hint=foreign[1])
     elif _is_dynamic(body):
         body = _unfolded(body)
     for name, group in body.items() if isinstance(body, dict) else ():
