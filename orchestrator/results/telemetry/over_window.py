@@ -17,7 +17,16 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-__all__ = ["Point", "energy_per_sample", "grown_by", "is_resolved", "last_within", "mean_over", "rate_over", "readings_in"]
+__all__ = [
+    "Point",
+    "continued_to",
+    "energy_per_sample",
+    "grown_by",
+    "is_resolved",
+    "mean_over",
+    "rate_over",
+    "readings_in",
+]
 
 Point = tuple[float, float]
 """Seconds, and the value that was read then."""
@@ -64,16 +73,26 @@ def is_resolved(points: Sequence[Point], begin: float, end: float) -> bool:
     return True
 
 
-def last_within(points: Sequence[Point], begin: float, end: float) -> float:
-    """Return the time of the last sample in a window if it is close to the window's end, and the end otherwise.
+def continued_to(end: float, points: Sequence[Point], begin: float, *, counts: bool) -> Sequence[Point]:
+    """Return the samples up to a window's end, with a last one at the end: a reading stays what it was in the last sample of
+    the window, and a counter (``counts``) grows as it did between the last two.
 
-    The sample after that may have seen a GPU whose program had ended with the window, so that no line leads to it.
+    The next sample may have seen a GPU whose program had ended with the window, so that no line leads to it. Where the window
+    has no two samples, or none close to its end, there is no better guess than that line: the samples are returned as they are.
 
-    >>> last_within([(float(at), 0.0) for at in range(12)], 2.5, 8.5), last_within([(3.0, 0.0)], 2.5, 8.5)
-    (8.0, 8.5)
+    >>> joules = [(0.0, 0.0), (1.0, 600.0), (2.0, 1200.0), (3.0, 1300.0)]
+    >>> continued_to(2.5, joules, 0.0, counts=True)
+    [(0.0, 0.0), (1.0, 600.0), (2.0, 1200.0), (2.5, 1500.0)]
     """
-    inside = [at for at, _ in points if begin < at <= end]
-    return inside[-1] if inside and end - inside[-1] <= _EDGE * (end - begin) else end
+    inside = [point for point in points if begin <= point[0] <= end]
+    if len(inside) < 2 or end - inside[-1][0] > _EDGE * (end - begin):
+        return points
+    (earlier, was), (last, value) = inside[-2:]
+    until = [point for point in points if point[0] <= last]
+    if last == end:
+        return until
+    growth = (value - was) / (last - earlier) if counts else 0.0
+    return [*until, (end, value + growth * (end - last))]
 
 
 def rate_over(points: Sequence[Point], begin: float, end: float) -> float | None:

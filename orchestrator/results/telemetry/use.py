@@ -11,9 +11,9 @@ from orchestrator.record.telemetry import Event, Gpu, Telemetry
 from orchestrator.results.numbers.throughput import mean
 from orchestrator.results.telemetry.over_window import (
     Point,
+    continued_to,
     grown_by,
     is_resolved,
-    last_within,
     mean_over,
     rate_over,
     readings_in,
@@ -147,7 +147,7 @@ def node_use(host: str, samples: Telemetry, begin: float, end: float) -> NodeUse
         gpus=tuple(_gpu_use(samples, place, gpu, begin, end) for place, gpu in enumerate(samples.gpus)),
         busy=None if busy is None or samples.processors < 1 else min(1.0, busy / samples.processors),
         foreign_cores=rate_over(samples.points("foreign_s"), begin, end),
-        packages_w=rate_over(samples.points("package_j"), begin, end),
+        packages_w=rate_over(continued_to(end, samples.points("package_j"), begin, counts=True), begin, end),
         packages=samples.packages,
         received_bytes_per_s=sum(rates["received"]) if rates["received"] else None,
         sent_bytes_per_s=sum(rates["sent"]) if rates["sent"] else None,
@@ -173,8 +173,11 @@ def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float)
         return max(readings_in(points(word), begin, end), default=None)
 
     energy, power = points("energy_j"), points("power_w")
-    counted = rate_over(energy, begin, last_within(energy, begin, end)) if is_resolved(energy, begin, end) else None
-    read = mean_over(power, begin, end) if is_resolved(power, begin, end) else None
+    counted, read = None, None
+    if is_resolved(energy, begin, end):
+        counted = rate_over(continued_to(end, energy, begin, counts=True), begin, end)
+    if is_resolved(power, begin, end):
+        read = mean_over(continued_to(end, power, begin, counts=False), begin, end)
     reasons = [int(bits) for bits in readings_in(points("reasons"), begin, end)]
     lowered = {name: sum(bool(bits & bit) for bits in reasons) / max(1, len(reasons)) for bit, name in REASONS.items()}
     errors = {words: int(grown_by(points(word), begin, end)) for word, words in _ERRORS.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import summarize
 from orchestrator.results.telemetry.doubts import busiest, doubts_by_host, doubts_from, drawing_less
-from orchestrator.results.telemetry.over_window import energy_per_sample, grown_by, last_within, mean_over, rate_over
+from orchestrator.results.telemetry.over_window import continued_to, energy_per_sample, grown_by, mean_over, rate_over
 from orchestrator.results.telemetry.use import NodeUse
 from tests.support.run_folders import BATCH, WORLD, build
 from tests.support.sampled_runs import GPU, Column, gpus, telemetry
@@ -94,7 +95,7 @@ def test_without_a_counter_of_energy_readings_of_power_are_averaged(bench: Bench
     assert run.use
     one, other = run.use.nodes[0].gpus
     assert (one.power_w, one.energy_is_counted) == (500.0, False)
-    assert other.power_w == pytest.approx(2 * (BEGIN + 2.5 - 800))
+    assert other.power_w == pytest.approx(2 * (BEGIN + 2.5 - 800), rel=1e-3)
 
 
 @pytest.mark.parametrize("case", ["one GPU less", "shared", "one node less", "unknown"])
@@ -306,12 +307,31 @@ def test_the_digest_of_the_samples_is_verified_as_that_of_every_log(bench: Bench
     assert result.error and "telemetry.jsonl" in str(result.error)
 
 
+def joules_of(watts: Callable[[float], float], until: float) -> float:
+    """Return the integral of a power from 0, by steps of a millisecond."""
+    return math.fsum(watts((step + 0.5) / 1000) for step in range(round(until * 1000))) / 1000
+
+
+POWERS: dict[str, tuple[Callable[[float], float], float]] = {
+    "constant": (lambda _: 600.0, 1e-9),
+    "a ramp of 10 W/s": (lambda at: 500.0 + 10.0 * at, 2e-3),
+    "a falling ramp": (lambda at: 700.0 - 10.0 * at, 2e-3),
+    "a step up early": (lambda at: 400.0 if at < 7.0 else 600.0, 1e-9),
+    "a step up before the end": (lambda at: 500.0 if at < 12.5 else 600.0, 1e-2),
+}
+
+
 @pytest.mark.parametrize("begin", [3.1, 3.4, 3.77, 4.0])
-def test_a_gpu_that_is_idle_after_the_window_draws_no_less_within_it(begin: float) -> None:
-    end = begin + 5.0
-
-    def joules(at: float) -> float:
-        return 600.0 * min(at, end) + 100.0 * max(0.0, at - end)
-
-    energy = [(at, joules(at)) for at in (1.003 * number for number in range(12))]
-    assert rate_over(energy, begin, last_within(energy, begin, end)) == pytest.approx(600.0)
+@pytest.mark.parametrize("power", POWERS)
+def test_energy_is_that_of_the_window_though_the_gpu_is_idle_after_it(power: str, begin: float) -> None:
+    of_work, tolerance = POWERS[power]
+    end = begin + 10.0
+    watts: Callable[[float], float] = lambda at: of_work(at) if at < end else 100.0  # noqa: E731
+    times = [1.003 * number for number in range(18)]
+    true = (joules_of(watts, end) - joules_of(watts, begin)) / 10.0
+    counter = [(at, joules_of(watts, at)) for at in times]
+    assert rate_over(continued_to(end, counter, begin, counts=True), begin, end) == pytest.approx(true, rel=tolerance)
+    readings = [(at, watts(at)) for at in times]
+    mean = mean_over(continued_to(end, readings, begin, counts=False), begin, end)
+    # Where a step lies between two readings is not known.
+    assert mean == pytest.approx(true, rel=0.02 if "step" in power else tolerance)
