@@ -196,6 +196,7 @@ GPU = (
         "compare --gpus with nvidia-smi -L on the node, and check vars.cuda_visible_devices; of MIG a process sees"
         " one instance",
         "invalid device ordinal",
+        r"explicitly assigned to /\S{0,60}device:GPU:[0-9]{1,3} but available devices",
         "CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice\\b",
         _number(101),
         is_often_harmless=True,

@@ -142,6 +142,27 @@ NETWORK = (
         is_of_start=True,
     ),
     known(
+        "mpi_start",
+        "the launcher and the program's MPI do not know each other",
+        "start it with the mpirun of the same MPI, or let srun use what that MPI was built with: srun --mpi=list",
+        "was not built with SLURM's PMI support",
+        r"mpi/\w{1,12}: .{0,60}(?:can not|cannot|failed to|unable to) (?:load|init)",
+        r"srun: error: .{0,60}(?:cannot|Couldn't) find .{0,30}\bmpi\b.{0,20}plugin",
+        "cannot find .{0,20}plugin for mpi/",
+        is_of_start=True,
+    ),
+    known(
+        "mpi_network",
+        "MPI found no network between its processes",
+        "check vars.interface, and the network that MPI is told to use: OMPI_MCA_pml and OMPI_MCA_btl, UCX_NET_DEVICES, or"
+        " FI_PROVIDER under env: in the inventory",
+        "PML add procs failed",
+        r"\bOFI (?:addrinfo|fi_getinfo|get address vector map)\S{0,4} failed",
+        "No components were able to be opened in the pml framework",
+        r"At least one pair of MPI processes are unable to reach each other",
+        is_often_harmless=True,
+    ),
+    known(
         "no_slots",
         "mpirun was given too few slots",
         "lower --gpus, or raise gpus: or slots: in the inventory",
