@@ -20,9 +20,9 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Seconds in a unit of time."""
 TIMES = ("timestamp", "elapsed_s", "step_time_s")
 RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
-SIZES = ("nodes", "gpus", "world_size", "batch_size", "global_batch", "tokens_per_step", "steps", "model")
+SIZES = ("nodes", "gpus", "world_size", "batch_size", "global_batch", "tokens_per_step", "steps", "model", "dtype")
 """The facts of a run that any program may print; ``gpus`` is ranks per node, ``batch_size`` samples of a device per step,
-``model`` a model of the folder."""
+``model`` a model of the folder, ``dtype`` the program's name of a dtype."""
 
 MULTIPLIER = "times"
 """The group of a fact that multiplies the others: a program may say a grid of P times Q ranks."""

@@ -48,7 +48,9 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     grammar = framework.log.with_options({name: option.default for name, option in framework.options.items()})
     try:
         parsed = parse(log, grammar)
-        verify_statements(parsed, _named_sizes(spec, has_micro_batches=framework.step is not None))
+        flag = framework.dtypes[spec.device].get(spec.dtype)
+        sizes = _named_sizes(spec, has_micro_batches=framework.step is not None) | ({"dtype": flag} if flag else {})
+        verify_statements(parsed, sizes)
         if not framework.measure.has_samples:
             return _of_metrics(result, spec, framework, parsed, log)
         if not parsed.samples:
@@ -152,8 +154,9 @@ def _named_sizes(spec: RunSpec, *, has_micro_batches: bool) -> dict[str, Any]:
 
 
 def _reported(parsed: Parsed) -> dict[str, Any]:
-    """Return what a log says of its run, by its closing line or by other lines."""
-    return {**{name: next(iter(values)) for name, values in parsed.facts.items()}, **(parsed.closing or {})}
+    """Return what a log says of its run, by its closing line or by other lines, where a dtype has the program's name."""
+    facts = {name: next(iter(values)) for name, values in parsed.facts.items() if name != "dtype"}
+    return {**facts, **(parsed.closing or {})}
 
 
 def _with_window(spec: RunSpec, framework: Framework, parsed: Parsed, warmup_steps: int) -> RunSpec:
