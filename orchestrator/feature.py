@@ -27,6 +27,11 @@ class Feature:
     - ``section``: what a summary and the page of a bench show beside its tables (`orchestrator.report.sections`)
     - ``remarks``: what runs show of a node or of a stage beside their numbers, for a certificate: ``remarks(bench, results)``
       yields (host, text), without a host for what is said of the stage
+    - ``reference``: figures of others that a bench is compared with (`orchestrator.report.references`)
+    - ``log_rules``: other rules than orch's own by which logs are read (`orchestrator.results.log_rules`)
+    - ``folder_check``: checks of files in a framework folder that the feature alone reads: ``table_faults(folder)`` returns
+      errors, and ``rule_notes(framework, log, path)`` what to know of its sample log
+    - ``file_schema``: ``json_schema()`` of a file that users write, and ``KIND``, its name for `orch schema`
     - ``run_monitor``: what watches a run for more than the failures of its nodes (`orchestrator.controller.monitor`)
     """
 

@@ -29,3 +29,25 @@ def test_the_rest_works_without_the_folder_of_a_feature(feature: str, tmp_path: 
     shown = run_in(copy, "-m", "orchestrator", "--help").stdout
     gone = [command for commands in features()[feature].commands.values() for command in commands]
     assert "\n  summarize " in shown and not any(f"\n  {command} " in shown for command in gone)
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (("summarize", "--against", "published"), "--against"),
+        (("summarize", "--rule", "tensorflow_official"), "--rule"),
+        (("summarize", "--from-logs", ".", "-f", "tensorflow_official"), "--from-logs"),
+        (("schema", "published"), "schema"),
+    ],
+)
+def test_an_option_that_only_a_missing_feature_serves_is_refused(
+    words: tuple[str, ...], where: str, without_published: Path
+) -> None:
+    done = run_in(without_published, "-m", "orchestrator", *words)
+    assert done.returncode == 2 and done.stderr.startswith(f"orch: {where}: ") and "this installation of orch" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def without_published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_without("published", tmp_path_factory.mktemp("without"))

@@ -62,8 +62,7 @@ FEATURES = {
     "hang": "features/hang",
     "history": "analysis/history cli/history report/history report/html/trend_charts report/trend",
     "profile": "features/profile plan/profile",
-    "published": "analysis/published cli/published plan/published_faults plan/published_schema report/published "
-    "report/published_language",
+    "published": "features/published",
     "search": "analysis/bisect analysis/tune cli/answer cli/bisect cli/tune controller/bisection controller/rounds "
     "controller/search record/bisect_record report/bisect report/tune",
     "site": "analysis/catalogue cli/serve cli/site cli/watching report/html/choices report/html/overviews site",
@@ -79,30 +78,23 @@ NOT_YET = {
     "cli/bench": "accept profile",
     "cli/complete": "accept",
     "cli/controller": "search",
-    "cli/framework_check": "published",
     "cli/node_states": "accept",
     "cli/options": "accept",
     "cli/page": "site",
     "cli/resume": "accept",
-    "cli/schema": "published",
     "cli/sealing": "accept",
-    "cli/summarize": "published search",
+    "cli/summarize": "search",
     "controller/controller": "search",
     "inventory/formats": "ansible",
     "inventory/groups": "ansible",
     "inventory/read": "ansible",
     "plan/bench": "profile",
-    "plan/consistency": "published",
-    "plan/schema": "published",
-    "plan/schema_faults": "published",
     "record/archive": "accept",
     "record/bench_parts": "profile",
     "record/benchfile": "profile search",
     "record/ownership": "accept",
     "record/removal": "accept",
-    "report/html/charts": "published",
     "report/html/comparison": "site",
-    "report/html/page": "published",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
 # modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing: that would load heavy libraries.
@@ -110,10 +102,7 @@ DOORS = {
     "analysis": (
         "accept/figures accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue "
         "compare/causes compare/cells compare/detectable compare/kept compare/suspects "
-        "history past_acceptances published/doubts published/folders published/foreign "
-        "published/language "
-        "published/language_doubts published/nearest published/reference published/rules published/schema published/tables "
-        "tune/answer tune/candidates tune/halving tune/state"
+        "history past_acceptances tune/answer tune/candidates tune/halving tune/state"
     ),
     "api": "allocation bench find opened plan prepare progress sealing selection",
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
@@ -133,14 +122,14 @@ DOORS = {
         "refused removal reread rundir sealed signature state_file submission telemetry"
     ),
     "report": (
-        "accept bisect cells checks compare formats/json history html/axes html/certificate html/comparison "
-        "html/navigation html/overviews html/page html/sparkline html/svg html/template published published_language "
+        "accept bisect cells checks compare formats/dlperf formats/json history html/axes html/certificate html/comparison "
+        "html/navigation html/overviews html/page html/sparkline html/svg html/template references "
         "sections store terminal text trend tune"
     ),
     "results": (
-        "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts lost_links "
-        "numbers/drift numbers/intervals numbers/peaks numbers/peer_power numbers/peers numbers/physics numbers/power "
-        "numbers/rounding numbers/t_distribution numbers/throughput "
+        "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
+        "log_rules lost_links numbers/drift numbers/intervals numbers/peaks numbers/peer_power numbers/peers numbers/physics "
+        "numbers/power numbers/rounding numbers/t_distribution numbers/throughput "
         "parts/overlap parts/step_parts parts/transfers planned qualifications read series summary "
         "tally telemetry/doubts telemetry/use values"
     ),
@@ -181,8 +170,8 @@ HOMES = {
         "plan/log_schema.py",
         "plan/published_schema.py",
         "plan/declaration.py",
-        "analysis/published/language_schema.py",
-        "analysis/published/schema.py",
+        "features/published/language_schema.py",
+        "features/published/schema.py",
     ],
     "jinja2": ["plan/sandbox.py", "report/html"],
     "typer": ["cli/", "features/"],

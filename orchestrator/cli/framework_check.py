@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis.published.folders import rule_notes, table_faults
 from orchestrator.cli.options import find_bench
 from orchestrator.errors import ConfigError, DataError, Faults, OrchError
+from orchestrator.feature import providers
 from orchestrator.logs import is_named
 from orchestrator.logs.matches import LogMatches, PatternMatches, matches
 from orchestrator.plan.folders import FrameworkFolder, read_folder
@@ -85,7 +85,7 @@ def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
         folder = read_folder(path)
     except OrchError as error:
         errors = error.errors if isinstance(error, Faults) else (error,)
-        return Checked(path, (*errors, *syntax_errors(_templates(path), str(path)), *table_faults(path)))
+        return Checked(path, (*errors, *syntax_errors(_templates(path), str(path)), *_faults_of_features(path)))
     tried = tuple(trials(folder))
     faults: list[OrchError] = [*syntax_errors(folder.sources, str(path))]
     places = {fault.where for fault in faults}
@@ -106,11 +106,19 @@ def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
     read = matches(data, folder.framework.log) if data is not None else None
     faults += _metric_faults(folder, read, log_path)
     refusal, of_steps = checked_alone(folder.framework, read.parsed) if read else (None, ())
-    of_rule = rule_notes(folder.framework, data, log_path) if data is not None else ()
+    of_rule: list[str] = []
+    if data is not None:
+        for module in providers("folder_check"):
+            of_rule += module.rule_notes(folder.framework, data, log_path)
     notes = (*_notes(folder, read, log_path), *of_steps, *of_rule)
     if refusal:
         refusal.where = refusal.where or log_path
-    return Checked(path, (*faults, *table_faults(path)), tried, len(scripts), log_path, read, notes, refusal)
+    return Checked(path, (*faults, *_faults_of_features(path)), tried, len(scripts), log_path, read, notes, refusal)
+
+
+def _faults_of_features(path: Path) -> list[OrchError]:
+    """Return what features find wrong with files of a folder that they alone read."""
+    return [fault for module in providers("folder_check") for fault in module.table_faults(path)]
 
 
 def _metric_faults(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> list[OrchError]:

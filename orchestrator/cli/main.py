@@ -59,7 +59,6 @@ _CORE = {
         "compare": "Show whether bench B is faster or slower than A, and why.",
         "gate": "Compare a bench with a baseline, for CI.",
     },
-    "published": {"published": "Recompute published tables from their runs."},
     "schema": {"schema": "Print the JSON Schema of a file, for editors."},
     "framework": {"framework": "Show, create and check framework folders."},
     "lab": {"lab": "A rehearsal cluster on this machine."},

@@ -18,7 +18,7 @@ __all__ = ["show"]
 _NAME = "report.html"
 
 
-def show(bench: BenchDir, *, against: bool, explain: bool, bases: Sequence[Path], opened: bool) -> None:
+def show(bench: BenchDir, *, against: str, explain: bool, bases: Sequence[Path], opened: bool) -> None:
     """Print the page, or write it into the bench directory and open it; without a browser only the path is printed.
 
     Raise Faults for runs with damaged evidence, as the table does, after the page is complete.

@@ -14,10 +14,9 @@ from orchestrator.cli.options import Bench, Json, Templates, find_bench, named, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
-
     from orchestrator.errors import ConfigError, DataError
     from orchestrator.record import BenchDir
+    from orchestrator.report.references import Reference
     from orchestrator.report.sections import Section
     from orchestrator.results import RunResult
     from orchestrator.results.summary import Summary
@@ -89,7 +88,7 @@ def summarize(
     if form == "html" or open_:
         from orchestrator.cli.page import show
 
-        return show(find_bench(bench), against=bool(against), explain=explain, bases=bases, opened=open_)
+        return show(find_bench(bench), against=against, explain=explain, bases=bases, opened=open_)
     summary, results, damaged = _summary(bench, rule, from_logs, framework, images, bases, form in _FOR_PEOPLE)
     if summary.sheets and form in _OF_SPEEDS:
         raise _no_speed(
@@ -101,7 +100,7 @@ def summarize(
 
         sections = sections_of(find_bench(bench), summary, results, frozenset({"explain"} if explain else ()))
     if form == "json":
-        extra = _published(summary, bases) if against else {}
+        extra = dict(_compare(against, summary, bases).documents()) if against else {}
         for section in sections:
             extra |= section.documents()
         typer.echo(_with_keys(summary, extra), nl=False)
@@ -121,7 +120,7 @@ def summarize(
         for section in sections:
             section.render(console)
         if against:
-            _print_reference(summary, bases, console)
+            _compare(against, summary, bases).render(console)
         if from_logs and summary.speeds():
             _print_result(summary)
     from orchestrator.results.expectations import errors_of
@@ -144,8 +143,10 @@ def _check_options(
 
     if form not in _FORMS:
         raise ConfigError(f"expected {', '.join(_FORMS[:-1])} or {_FORMS[-1]}, got {form!r}", where="--format")
-    if against not in ("", "published"):
-        raise ConfigError(f"expected published, got {against!r}", where="--against")
+    if against:
+        from orchestrator.report.references import check_source
+
+        check_source(against)
     if against and form not in ("table", "html", "json"):
         raise ConfigError(f"expected table, html or json with --against, got {form}", where="--format")
     if opened and form not in ("table", "html"):
@@ -169,11 +170,12 @@ def _check_rule(rule: str, bases: Sequence[Path]) -> None:
     """Raise ConfigError for a name that neither a framework folder with a published rule nor such a rule has."""
     if rule in ("", OWN_RULES):
         return
-    from orchestrator.analysis.published.folders import rule_names
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import nearest
+    from orchestrator.results.log_rules import log_rules
 
-    names = list(dict.fromkeys(name for folder, rules in rule_names(bases).items() for name in (folder, *rules)))
+    by_folder = log_rules("--rule").rule_names(bases)
+    names = list(dict.fromkeys(name for folder, rules in by_folder.items() for name in (folder, *rules)))
     if rule not in names:
         known = ", ".join((OWN_RULES, *names))
         hint = f"without --rule the window of the run is used{nearest(rule, names)}"
@@ -217,13 +219,13 @@ def _summary(
     ``short``: for a tune, only the default and the best candidate.
     """
     if from_logs:
-        from orchestrator.analysis.published.foreign import summary_of_tree
-        from orchestrator.analysis.published.rules import rule_of
+        from orchestrator.results.log_rules import log_rules
 
         (folder,) = open_frameworks([framework], bases)
+        rules = log_rules("--from-logs")
         if rule:
-            rule_of(folder.framework, _named(rule))  # refuses a folder without it
-        return summary_of_tree(from_logs, folder.framework, images, _named(rule)), [], []
+            rules.rule_of(folder.framework, _named(rule))  # refuses a folder without it
+        return rules.summary_of_tree(from_logs, folder.framework, images, _named(rule)), [], []
     from dataclasses import replace
 
     from orchestrator.errors import DataError
@@ -237,13 +239,14 @@ def _summary(
     results = [result for result in planned.results if result.state != NEVER_RUN]
     damaged = [result.error for result in results if isinstance(result.error, DataError)]
     if rule:
-        from orchestrator.analysis.published import by_rule
+        from orchestrator.results.log_rules import log_rules
 
         for result in results:
             if not result.measure.has_samples:
                 raise _no_speed(result.measure.name, "--rule", "omit --rule")
 
-        return lacking(by_rule(directory, planned.results, bases, _named(rule)), planned), results, damaged
+        by_rule = log_rules("--rule").by_rule(directory, planned.results, bases, _named(rule))
+        return lacking(by_rule, planned), results, damaged
     record = directory.record()
     shown, notes = _of_tune(directory, results) if short and record.tune else (planned.results, [])
     if short and record.bisect:
@@ -299,33 +302,15 @@ def _no_speed(measures: str, where: str, hint: str) -> ConfigError:
 
 
 def _print_result(summary: Summary) -> None:
-    from orchestrator.report.published import result_document
+    from orchestrator.report.formats.dlperf import result_document
 
     print_json(result_document(summary))
 
 
-def _print_reference(summary: Summary, bases: Sequence[Path], console: Console) -> None:
-    from orchestrator.analysis.published import nearest_records, published_files, reference_tables
-    from orchestrator.report import published, published_language
+def _compare(source: str, summary: Summary, bases: Sequence[Path]) -> Reference:
+    from orchestrator.report.references import compare_with
 
-    files = tuple(published_files(bases).values())
-    published.reference_tables(*reference_tables(summary, files), console)
-    published_language.nearest_table(nearest_records(summary, files), console)
-
-
-def _published(summary: Summary, bases: Sequence[Path]) -> dict[str, Any]:
-    """Return the comparison of a summary with published tables, for its JSON."""
-    from dataclasses import asdict
-
-    from orchestrator.analysis.published import nearest_records, published_files, reference_tables
-
-    files = tuple(published_files(bases).values())
-    references, notes = reference_tables(summary, files)
-    return {
-        "published": [asdict(reference) for reference in references],
-        "published_nearest": [asdict(nearest) for nearest in nearest_records(summary, files)],
-        "published_notes": list(notes),
-    }
+    return compare_with(source, summary, bases)
 
 
 def _with_keys(summary: Summary, extra: dict[str, Any]) -> str:

@@ -14,14 +14,13 @@ from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry
 from orchestrator.analysis.compare.kept import kept
 from orchestrator.analysis.history import damaged_runs, evidence_mark, past_cells
-from orchestrator.analysis.published import nearest_records, published_files, reference_tables
 from orchestrator.errors import DataError, OrchError
 from orchestrator.record import BenchDir, holder
 from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.manifest import read_manifest
 from orchestrator.report.html.certificate import render as render_certificate
 from orchestrator.report.html.page import Link, render, subject
-from orchestrator.report.published_language import nearest_text
+from orchestrator.report.references import compare_with
 from orchestrator.report.sections import sections_of
 from orchestrator.results import NEVER_RUN, RunResult, cells_of
 from orchestrator.results.account import account_of
@@ -51,14 +50,13 @@ def read(bench: BenchDir) -> Read:
 
 
 def bench_page(
-    whole: Read, *, against: bool = False, explain: bool = False, bases: Sequence[Path] = (), links: Sequence[Link] = ()
+    whole: Read, *, against: str = "", explain: bool = False, bases: Sequence[Path] = (), links: Sequence[Link] = ()
 ) -> str:
-    """Return the page of a bench. ``against``: with published tables of the framework folders in ``bases``; ``explain``: with
-    predictions; ``links`` lead to other pages of a site."""
+    """Return the page of a bench. ``against``: with the figures of this source, read from the framework folders in
+    ``bases``; ``explain``: with predictions; ``links`` lead to other pages of a site."""
     bench, summary, results = whole.bench, whole.summary, whole.results
-    files = tuple(published_files(bases).values()) if against else ()
-    references, notes = reference_tables(summary, files) if against else ((), ())
-    notes = (*notes, *map(nearest_text, nearest_records(summary, files)))
+    reference = compare_with(against, summary, bases) if against else None
+    references, notes = (reference.tables, reference.notes) if reference else ((), ())
     account = account_of(bench, results)
     sections = sections_of(bench, summary, results, frozenset({"explain"} if explain else ()))
     return render(summary, results, account, references, notes, sections, links)

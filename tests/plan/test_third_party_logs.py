@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.published.rules import rule_of
+from orchestrator.features.published.rules import rule_of
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import RankAggregate
 from orchestrator.record.rundir import BenchDir

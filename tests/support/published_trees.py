@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from orchestrator.analysis.published.folders import published_files
-from orchestrator.analysis.published.rules import Case
-from orchestrator.analysis.published.tables import PublishedTable
+from orchestrator.features.published.folders import published_files
+from orchestrator.features.published.rules import Case
+from orchestrator.features.published.tables import PublishedTable
 from tests.support import systemlogs
 from tests.support.rendering import opened
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from orchestrator.analysis.published.case import Case
+from orchestrator.features.published.case import Case
 
 NOISE = "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0\n"
 

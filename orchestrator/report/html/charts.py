@@ -12,11 +12,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.plural import plural
 from orchestrator.report.cells import case
 from orchestrator.report.html.axes import columns, new_axes, put_words, whole_numbers
 from orchestrator.report.html.svg import COLOURS, inline
+from orchestrator.report.references import ReferenceTable
 from orchestrator.results import Interval, RunResult
 from orchestrator.results.account import RunAccount
 from orchestrator.results.summary import Row

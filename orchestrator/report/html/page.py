@@ -15,7 +15,6 @@ from importlib.resources import files
 from itertools import islice
 from typing import Any, NamedTuple
 
-from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.inventory import fold
 from orchestrator.pool import shared_out
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, details, series_tables, sheet_tables
@@ -24,6 +23,7 @@ from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.navigation import Link
 from orchestrator.report.html.svg import drawing
 from orchestrator.report.html.template import environment
+from orchestrator.report.references import ReferenceTable
 from orchestrator.report.sections import Section
 from orchestrator.report.tables import of_metrics, tables
 from orchestrator.results import RUNNING, RunResult

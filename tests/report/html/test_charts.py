@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.analysis.published.folders import published_files
-from orchestrator.analysis.published.reference import reference_tables
+from orchestrator.features.published.folders import published_files
+from orchestrator.features.published.reference import reference_tables
 from orchestrator.report.html import charts, svg
 from orchestrator.results.account import RunAccount
 from orchestrator.results.summary import Summary, summarize

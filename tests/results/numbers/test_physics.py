@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.published.doubts import doubts
-from orchestrator.analysis.published.folders import published_files
+from orchestrator.features.published.doubts import doubts
+from orchestrator.features.published.folders import published_files
 from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.results.numbers.peaks import DEVICES, MODELS, devices_in, link_in
 from orchestrator.results.numbers.physics import SLACK, Finding, Measured, findings

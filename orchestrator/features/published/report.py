@@ -1,0 +1,180 @@
+"""Published tables for a terminal and for programs: recomputed against printed numbers, and a bench against
+published tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console, Group
+from rich.text import Text
+
+from orchestrator.features.published.language import LanguageCheck
+from orchestrator.features.published.tables import PublishedCell, PublishedFile, TableCheck
+from orchestrator.plural import plural
+from orchestrator.report.references import ReferenceTable
+from orchestrator.report.terminal import fitting
+from orchestrator.report.text import one_line
+from orchestrator.results.numbers.physics import Finding
+from orchestrator.results.numbers.throughput import published
+
+__all__ = ["check_document", "overview", "reference_tables", "remarks", "reproduced", "table", "totals"]
+
+NOTHING = "–"
+_NUMBERS = ("speed", "average", "median", "speedup")
+_DROPPED = (("runs", "cases"), ("average",), ("speed",))
+"""Columns that a narrow overview drops, in this order."""
+
+_REFERENCE = ("case", "ours", "published", "ours/published", "speedup", "published speedup")
+
+Doubts = Mapping[str, tuple[Finding, ...]]
+"""The findings of one table by case, or by row of a language model."""
+
+
+def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
+    """Print one published table: each printed number, ``=`` or ``≠`` and the recomputed one, and the findings."""
+    published_table = check.table
+    title = f": {one_line(published_table.title)}" if published_table.title != published_table.name else ""
+    console.print(Text(f"{published_table.name}{title}", style="bold"), soft_wrap=True)
+    spec = f"{published_table.model} {published_table.dtype} b{published_table.batch_size}"
+    facts = f"{spec}, loader {published_table.loader}, version {published_table.version}; {published_table.hardware}"
+    console.print(Text(one_line(facts), style="dim"), soft_wrap=True)
+    runs, divisor = _stated(published_table.runs), _divisor(published_table.divisor, published_table.baseline)
+    console.print(Text(f"speed: {published_table.statistic} of {runs}; speedup: {divisor}", style="dim"), soft_wrap=True)
+    console.print(_cells(check, console))
+    remarks(check, doubts, console)
+
+
+def remarks(check: TableCheck | LanguageCheck, doubts: Doubts, console: Console) -> None:
+    """Print what is below a published table: findings, its notes, and numbers that do not follow."""
+    for place, findings in doubts.items():
+        for finding in findings:
+            console.print(Text(f"  ! {one_line(place)}: {one_line(finding.text)}", style="yellow"), soft_wrap=True)
+    for text in check.table.notes:
+        console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
+    for text in check.odd:
+        console.print(Text(f"  ≠ {one_line(text)} (known)", style="yellow"), soft_wrap=True)
+    for text in (*check.undeclared, *(f"known, but not found: {text}" for text in check.unseen)):
+        console.print(Text(f"  ≠ {one_line(text)}", style="bold red"), soft_wrap=True)
+    console.print()
+
+
+def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts]]], console: Console) -> None:
+    """Print one line for each table of every framework that has tables in samples/s."""
+    titles = ("table", "cases", "runs", *_NUMBERS, "known", "doubts")
+    rows = []
+    for name, (checks, doubts) in files.items():
+        if checks:
+            rows.append((name, *[""] * (len(titles) - 1)))
+        for check in checks:
+            counts = [reproduced(check, kind) for kind in _NUMBERS]
+            runs = sum(len(cell.runs) for cell in check.table.cells)
+            known = str(len(check.odd) or NOTHING)
+            doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
+            cases = str(len(check.table.cells))
+            rows.append((f" {check.table.name}", cases, str(runs or NOTHING), *counts, known, doubted))
+    console.print(fitting(titles, rows, _DROPPED, console, "orch published --json"))
+
+
+def totals(checks: Sequence[TableCheck | LanguageCheck], console: Console) -> None:
+    """Print the numbers that do not follow from others, and of how many."""
+    good = sum(number.agrees for check in checks for number in check.checks)
+    count = sum(len(check.checks) for check in checks)
+    for check in checks:
+        for number in check.checks:
+            if not number.agrees:
+                console.print(Text(f"≠ {one_line(f'{check.table.name}: {number}')}", style="yellow"))
+    tables = plural(len(checks), "table")
+    console.print(Text(f"{tables}: {good} of {count} printed numbers follow from the other printed numbers"))
+
+
+def reference_tables(references: Iterable[ReferenceTable], notes: Sequence[str], console: Console) -> None:
+    """Print measured rows next to published ones, the hardware of both first."""
+    for reference in references:
+        title = f"{reference.series}  compared with  {reference.source}, {reference.title}"
+        console.print(Text(one_line(title), style="bold"), soft_wrap=True)
+        console.print(Text(one_line(f"ours:      {reference.our_hardware}"), style="dim"), soft_wrap=True)
+        console.print(Text(one_line(f"published: {reference.published_hardware}"), style="dim"), soft_wrap=True)
+        rows = [
+            (pair.case, *map(_number, (pair.ours, pair.published, pair.ratio, pair.our_speedup, pair.published_speedup)))
+            for pair in reference.pairs
+        ]
+        console.print(fitting(_REFERENCE, rows, (), console, ""))
+        for text in reference.notes:
+            console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
+        console.print()
+    for text in notes:
+        console.print(Text(f"· {one_line(text)}"), soft_wrap=True)
+
+
+def check_document(
+    framework: str, file: PublishedFile, checks: Sequence[TableCheck], doubts: Mapping[str, Doubts]
+) -> dict[str, Any]:
+    """Return the tables of a framework as JSON values: printed numbers, recomputed ones unrounded, and findings."""
+    return {
+        "framework": framework,
+        "source": file.source,
+        "inconsistencies": list(file.inconsistencies),
+        "tables": [
+            asdict(check.table)
+            | {
+                "checks": [asdict(number) for number in check.checks],
+                "median_over_median": dict(check.ours),
+                "known_seen": list(check.odd),
+                "undeclared": list(check.undeclared),
+                "known_not_seen": list(check.unseen),
+                "doubts": [
+                    {"case": case} | asdict(finding)
+                    for case, findings in doubts[check.table.name].items()
+                    for finding in findings
+                ],
+            }
+            for check in checks
+        ],
+    }
+
+
+def _cells(check: TableCheck, console: Console) -> Group:
+    """Return the rows, without empty columns. ``ours`` are the speedups by median/median, if they were published otherwise."""
+    cells = check.table.cells
+    titles = [kind for kind in _NUMBERS if any(getattr(cell, kind) is not None for cell in cells)]
+    with_ours = bool(check.ours) and check.table.divisor not in ("median/median", "value/value")
+    rows = []
+    for cell in cells:
+        numbers = [_with_recomputed(check, cell, kind) for kind in titles]
+        if with_ours:
+            numbers.append(_number(check.ours.get(cell.case)))
+        rows.append((cell.case, str(len(cell.runs) or NOTHING), *numbers))
+    return fitting(("case", "runs", *titles, *(["ours"] if with_ours else [])), rows, (), console, "")
+
+
+def _with_recomputed(check: TableCheck, cell: PublishedCell, kind: str) -> str:
+    printed, number = getattr(cell, kind), check.of(cell.case, kind)
+    # The speed repeats the average or the median: only a difference is worth the width.
+    if printed is None or number is None or (kind == "speed" and number.agrees):
+        return _number(printed)
+    return f"{_number(printed)} {'=' if number.agrees else '≠'} {_number(number.recomputed)}"
+
+
+def reproduced(check: TableCheck | LanguageCheck, kind: str) -> str:
+    """Return how many printed numbers of a kind follow from others, of how many."""
+    agreements = [number.agrees for number in check.checks if number.what == kind]
+    return f"{sum(agreements)}/{len(agreements)}" if agreements else NOTHING
+
+
+def _stated(runs: int | None) -> str:
+    return "runs, number not stated" if runs is None else plural(runs, "run")
+
+
+def _divisor(divisor: str, baseline: str) -> str:
+    of_medians = "" if divisor == "median/median" else " (ours: median over median)"
+    return {
+        "none": f"not printed (ours: over the speed of {baseline})",
+        "value/value": f"printed speed over that of {baseline}, because no runs are printed",
+        "mean/latch": f"mean over the last run of {baseline} until its mean is known, then over that mean{of_medians}",
+    }.get(divisor, f"{divisor.replace('/', ' over ')} of {baseline}{of_medians}")
+
+
+def _number(value: float | None) -> str:
+    return NOTHING if value is None else f"{published(value):.2f}"

@@ -1,0 +1,184 @@
+"""Which lines of a log a published rule counts: those of certain steps, certain ones in the order of the log, or a total."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.features.published.lines import Line, Moment, last_attempt, refused, steps_said, with_steps
+from orchestrator.results import mean
+
+__all__ = ["Window", "between", "lines_in_order", "steps_of", "total_of"]
+
+_SAME_TOTAL = 1.01
+"""Ranks that print the total of one run print the same one, up to rounding."""
+_HALF_A_DAY = 43200
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The window of a rule, with the fields of ``window:`` in a ``framework.yaml``.
+
+    >>> Window(after=100, last=600, every=100).steps, Window(first=2, last=10, steps_per_line=50).steps
+    ((101, 600), (51, 500))
+    >>> Window(steps_above=5, skip_lines=20, take_lines=100).steps
+    (6, 120)
+    """
+
+    after: int | None = None
+    first: int | None = None
+    last: int | None = None
+    every: int | None = None
+    steps_per_line: int = 1
+    steps_above: int | None = None
+    skip_lines: int | None = None
+    take_lines: int | None = None
+    total: bool = False
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first and the last line that is needed, as the lines are numbered."""
+        start = self.after if self.after is not None else self.first
+        assert start is not None and self.last is not None, "a window of steps has both ends"
+        return start, self.last
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The first and the last step that counts. Lines that are counted in their order stand for one step each."""
+        if self.take_lines is not None:
+            return (self.steps_above or 0) + 1, (self.skip_lines or 0) + self.take_lines
+        start, last = self.ends
+        before = start if self.after is not None else start - 1
+        return before * self.steps_per_line + 1, last * self.steps_per_line
+
+    @property
+    def length(self) -> int:
+        """The number of steps that count."""
+        first, last = self.steps
+        return last - first + 1
+
+    def counts(self, number: int) -> bool:
+        """Return True for the number of a line that lies in the window."""
+        start, last = self.ends
+        return (start < number if self.after is not None else start <= number) and number <= last
+
+    def needed(self, *, only_ends: bool) -> Sequence[int]:
+        """Return the numbers of the lines that are needed; ``only_ends``: unless ``every`` is set, those at the two ends."""
+        start, last = self.ends
+        return (start, last) if only_ends and self.every is None else range(start, last + 1, self.every or 1)
+
+
+def steps_of(
+    lines: Sequence[Line],
+    group: str,
+    window: Window,
+    need: Sequence[int],
+    called: str,
+    printers: int | None,
+    least: Sequence[int] | None = None,
+) -> tuple[dict[int, tuple[Line, ...]], tuple[str, ...]]:
+    """Return the lines of the last complete attempt by step: those of ``printers`` processes, or if None, the first of each.
+
+    Only the first epoch in the log counts, and only lines with ``group``, unless that is empty. ``called`` is the program's
+    word for steps. Raise DataError (result_invalid) if a step of ``need`` is missing, with the number of steps present; with
+    ``least``, only these must be there, and others that are missing are a warning.
+    """
+    items = with_steps(lines)
+    epochs = [line.whole("epoch") for _, line in items]
+    first = min((epoch for epoch in epochs if epoch is not None), default=None)
+    items = [item for item, epoch in zip(items, epochs, strict=True) if epoch in (None, first)]
+    items = [item for item in items if not group or item[1].raw(group) is not None]
+    # Ranks that train together are at most one step apart.
+    attempt, warnings = last_attempt(items, slack=0 if printers is None else 1, last=need[-1])
+    by_step: dict[int, list[Line]] = {}
+    for step, line in attempt:
+        by_step.setdefault(step, []).append(line)
+    missing = [step for step in need if step not in by_step]
+    if missing and not set(least or missing) & set(missing):
+        warnings += (f"{len(missing)} of {len(need)} lines are missing, the first of {missing[0]}",)
+    elif missing:
+        got = f"found {len(need) - len(missing)} of {len(need)}, without {missing[0]}; {steps_said(list(by_step))}"
+        raise refused(f"expected lines of {called} {_said(need)}", got)
+    for step in need:
+        for line in by_step.get(step, ()):
+            begin = line.whole("first_step")
+            if begin is not None and step - begin != window.every:
+                raise refused(f"expected lines of {window.every} {called} each", f"one of {begin} to {step}")
+    if printers is None:
+        return {step: (of_step[0],) for step, of_step in by_step.items()}, warnings
+    counts = {len(by_step[step]) for step in need if step in by_step}
+    if counts not in ({1}, {printers}):
+        numbers = ", ".join(map(str, sorted(counts)))
+        raise refused(
+            f"expected {called} {_said(need)} once, or from each of {printers} processes", f"found {numbers} lines of one"
+        )
+    if counts != {1}:
+        warnings += (f"{printers} unnamed processes write to one log: the mean of their lines is taken",)
+    return {step: tuple(of_step) for step, of_step in by_step.items()}, warnings
+
+
+def lines_in_order(lines: Sequence[Line], window: Window, called: str, printers: int) -> Sequence[Line]:
+    """Return the lines that count, in the order of the log. Raise DataError if there are too few, or a step comes too often."""
+    above = window.steps_above
+    kept = [line for line in lines if above is None or (line.whole("step") or 0) > above]
+    counts = Counter((line.whole("epoch"), step) for line in kept if (step := line.whole("step")) is not None)
+    (_, step), most = max(counts.items(), key=lambda item: item[1], default=((None, 0), 0))
+    if most > printers:
+        raise refused(
+            f"expected lines of step {step} at most {printers} times, once from each process",
+            f"found {most}: several runs in one file",
+        )
+    start = window.skip_lines or 0
+    end = start + (window.take_lines or 0)
+    if len(kept) < end:
+        which = f" of {called} above {above}" if above is not None else ""
+        raise refused(f"expected {end} lines{which}", f"found {len(kept)}")
+    return kept[start:end]
+
+
+def total_of(lines: Sequence[Line], printers: int) -> tuple[float, tuple[str, ...]]:
+    """Return the rate of the whole run. If each rank prints that of all ranks, one of them is taken.
+
+    Ranks finish together: a total followed by steps is that of an earlier run in the same log, and is refused.
+    """
+    totals = [total for line in lines if (total := line.optional("samples_per_s")) is not None]
+    if not totals:
+        raise refused("expected a line with the total", "found none: the run did not finish")
+    first = next(number for number, line in enumerate(lines) if line.raw("samples_per_s") is not None)
+    if any(line.raw("step") is not None for line in lines[first:]):
+        raise refused("expected the totals of one run at its end", "found steps after the first total: several runs")
+    if len(totals) > printers or max(totals) > min(totals) * _SAME_TOTAL:
+        raise refused(f"expected the same total from at most {printers} ranks", f"found {len(totals)} totals: several runs?")
+    warning = f"{len(totals)} ranks print the total; one is taken, not the sum"
+    return totals[0], (warning,) if len(totals) > 1 else ()
+
+
+def between(starts: Sequence[float | Moment], ends: Sequence[float | Moment]) -> float:
+    """Return the growth of a clock; of several processes, that of the mean of their clocks. A clock without a date may pass
+    midnight once.
+
+    >>> between([2.5, 3.5], [8.0, 9.0]), between([(None, 86390.0)], [(None, 5.5)])
+    (5.5, 15.5)
+    """
+    if all(isinstance(time, float) for time in (*starts, *ends)):
+        return mean([time for time in ends if isinstance(time, float)]) - mean([t for t in starts if isinstance(t, float)])
+    base = starts[0]
+    return mean([_apart(base, time) for time in ends]) - mean([_apart(base, time) for time in starts])
+
+
+def _apart(start: float | Moment, end: float | Moment) -> float:
+    """Return the seconds between two readings of a clock, to the microsecond."""
+    if isinstance(start, float) or isinstance(end, float) or (start[0] is None) != (end[0] is None):
+        raise refused("expected clocks of one form", "found another form in a later line")
+    seconds = end[1] - start[1]
+    if start[0] is not None and end[0] is not None:
+        return round(seconds + 86400 * (end[0] - start[0]), 6)
+    return round(seconds + (86400 if seconds < -_HALF_A_DAY else 0), 6)
+
+
+def _said(need: Sequence[int]) -> str:
+    """Return steps as text: a range, with the distance of its lines unless that is 1, or single steps."""
+    if isinstance(need, range):
+        return f"{need[0]}-{need[-1]}" + (f" every {need.step}" if need.step > 1 else "")
+    return " and ".join(map(str, need))

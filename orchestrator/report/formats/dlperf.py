@@ -1,0 +1,43 @@
+"""A summary as DLPerf's result JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from orchestrator.results.numbers.throughput import published
+from orchestrator.results.summary import Row, Summary
+
+__all__ = ["result_document"]
+
+
+def result_document(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the speeds in DLPerf's structure: by model, by case, then its four keys; null where a number does not exist.
+
+    With several series the model's name would not be unique, so the full names of the series are used; where a shape occurs
+    more than once, so are the settings that differ: ``1n8g steps=61``.
+    """
+    series = summary.of_training().by_series()
+    document: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, rows in series.items():
+        shapes = Counter(row.shape for row in rows)
+        cases = {" ".join([row.shape, *(_settings(row) if shapes[row.shape] > 1 else ())]): _result(row) for row in rows}
+        document[rows[0].model if len(series) == 1 else name] = cases
+    return document
+
+
+def _settings(row: Row) -> list[str]:
+    return [f"{name}={value}" for name, value in row.options.items()]
+
+
+def _result(row: Row) -> dict[str, Any]:
+    return {
+        "average_speed": _rounded(row.average),
+        "batch_size_per_device": row.batch_size,
+        "median_speed": _rounded(row.median),
+        "speedup": _rounded(row.speedup),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else published(value)
