@@ -32,6 +32,7 @@ class Feature:
     - ``folder_check``: checks of files in a framework folder that the feature alone reads: ``table_faults(folder)`` returns
       errors, and ``rule_notes(framework, log, path)`` what to know of its sample log
     - ``file_schema``: ``json_schema()`` of a file that users write, and ``KIND``, its name for `orch schema`
+    - ``store``: sealed archives in places that a team shares: ``is_store(where)``, ``verify_store(…)``, ``history_from(…)``
     - ``run_monitor``: what watches a run for more than the failures of its nodes (`orchestrator.controller.monitor`)
     """
 

@@ -46,11 +46,10 @@ MAY_USE = {
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks record results analysis",
     "api": "inventory logs plan checks record transport nodes results analysis controller report",
-    "store": "inventory record transport",
     "lab": "inventory",
     "site": "logs plan record results analysis report",
-    "cli": "inventory logs plan checks record transport store nodes results analysis controller report site lab api",
-    "features": ("inventory logs plan checks record transport store nodes results analysis controller report site lab api cli"),
+    "cli": "inventory logs plan checks record transport nodes results analysis controller report site lab api",
+    "features": ("inventory logs plan checks record transport nodes results analysis controller report site lab api cli"),
 }
 # Features: what orch does besides planning, carrying out and summarizing a bench. Each is to become a folder of its own; until
 # then these are its modules and folders.
@@ -66,7 +65,7 @@ FEATURES = {
     "search": "analysis/bisect analysis/tune cli/answer cli/bisect cli/tune controller/bisection controller/rounds "
     "controller/search record/bisect_record report/bisect report/tune",
     "site": "analysis/catalogue cli/serve cli/site cli/watching report/html/choices report/html/overviews site",
-    "store": "cli/store cli/store_places cli/stored report/store store",
+    "store": "features/store",
 }
 # The rest is the core, which imports no feature. These modules of it still do, each with what it imports; a module that is not
 # listed here, or a feature that is not in its row, is refused.
@@ -74,7 +73,6 @@ NOT_YET = {
     "api/find": "accept",
     "api/prepare": "profile search",
     "api/sealing": "accept history",
-    "cli/archive": "store",
     "cli/bench": "accept profile",
     "cli/complete": "accept",
     "cli/controller": "search",
@@ -106,7 +104,7 @@ DOORS = {
     ),
     "api": "allocation bench find opened plan prepare progress sealing selection",
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
-    "cli": "complete connecting options process",
+    "cli": "complete connecting options process sealing",
     "controller": "busy controller earlier events fitness peer stage stopping",
     "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
     "logs": "failures matches metrics nccl near_miss numbers parse patterns steps text",
@@ -124,7 +122,7 @@ DOORS = {
     "report": (
         "accept bisect cells checks compare formats/dlperf formats/json history html/axes html/certificate html/comparison "
         "html/navigation html/overviews html/page html/sparkline html/svg html/template references "
-        "sections store terminal text trend tune"
+        "sections terminal text trend tune"
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
@@ -134,7 +132,6 @@ DOORS = {
         "tally telemetry/doubts telemetry/use values"
     ),
     "site": "build folder live pages server",
-    "store": "bucket directory machine place",
     "transport": "connections",
 }
 # Packages that have no effects, and the modules in them that open files.
@@ -179,9 +176,9 @@ HOMES = {
     "matplotlib": ["report/"],
     "asyncssh": ["lab/asyncssh_server.py"],
     "pandas": ["api/bench.py"],
-    "fsspec": ["store/bucket.py"],
-    "aiohttp": ["store/bucket.py"],
-    "botocore": ["store/bucket.py"],
+    "fsspec": ["features/store/bucket.py"],
+    "aiohttp": ["features/store/bucket.py"],
+    "botocore": ["features/store/bucket.py"],
 }
 # What the pure packages may not do: touch files, clocks, chance, the environment, processes, the network.
 EFFECTS = {

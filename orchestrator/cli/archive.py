@@ -69,18 +69,20 @@ def verify(
     """Verify every byte of an archive, and recompute its tables from the logs. Exits with 4 if anything differs."""
     import re
 
-    from orchestrator.cli.stored import is_store, verify_store
     from orchestrator.errors import ConfigError
+    from orchestrator.feature import providers
     from orchestrator.record.archive import verify as verified
 
     if quoted and not re.fullmatch(r"[0-9a-f]{64}", quoted):
         raise ConfigError(f"expected 64 digits of 0-9 and a-f, got {quoted!r}", where="--seal")
     if signature and not signers:
         raise ConfigError("expected --signers together with --signature", where="--signature")
-    if is_store(path):
+    for store in providers("store"):
+        if not store.is_store(path):
+            continue
         if signature:
             raise ConfigError("expected one archive, got a store, which has its signatures", where="--signature")
-        verify_store(path, quoted, signers, accept_new=accept_new, as_json=as_json)
+        store.verify_store(path, quoted, signers, accept_new=accept_new, as_json=as_json)
         return
     archived = verified(Path(path), contents, quoted)
     by = ""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.analysis.history import History, PastAcceptance, PastCell
+    from orchestrator.errors import OrchError
     from orchestrator.record import Project
 
 
@@ -46,7 +47,6 @@ def history(
     evidence of a bench is damaged; all others are still listed.
     """
     from orchestrator.analysis.history import chosen
-    from orchestrator.cli.stored import history_from
     from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.extras import need
     from orchestrator.files import write_atomic
@@ -58,7 +58,7 @@ def history(
         need("matplotlib", "--plot")
     begin, shape_name = _date(since), _shape(shape)
     project = Project.here(os.environ)
-    whole, faults = history_from(store, accept_new) if store else (_of_project(project), [])
+    whole, faults = _of_store(store, accept_new) if store else (_of_project(project), [])
     cells = chosen(whole.cells, model, dtype, shape_name, begin, metric)
     if plot:
         from orchestrator.report.trend import svg
@@ -70,6 +70,17 @@ def history(
     faults += [DataError(why, kind="state_damaged", run_id=name) for name, why in whole.damaged.items()]
     if faults:
         raise Faults(faults)
+
+
+def _of_store(where: str, accept_new: bool) -> tuple[History, list[OrchError]]:
+    """Return the history in a store, and what is wrong with its archives."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.feature import providers
+
+    for module in providers("store"):
+        read: tuple[History, list[OrchError]] = module.history_from(where, accept_new)
+        return read
+    raise ConfigError("expected no store: this installation of orch has no stores", where="--from")
 
 
 def _of_project(project: Project) -> History:

@@ -48,10 +48,6 @@ _CORE = {
         "archive": "Seal a bench or an acceptance into one file.",
         "verify": "Verify every byte and every number of an archive.",
     },
-    "store": {
-        "push": "Put sealed benches into a store that a team shares.",
-        "pull": "List a store, or unpack benches from it into the project.",
-    },
     "label": {"label": "Give a bench a name, which another bench then loses."},
     "remove": {"rm": "Remove benches and all their runs from the project."},
     "undeploy": {"undeploy": "Remove what orch left on the nodes."},

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError, OrchError, TransportError
-from orchestrator.store.bucket import BucketPlace
-from orchestrator.store.directory import DirectoryPlace
-from orchestrator.store.machine import MachinePlace
-from orchestrator.store.place import Place
+from orchestrator.features.store.bucket import BucketPlace
+from orchestrator.features.store.directory import DirectoryPlace
+from orchestrator.features.store.machine import MachinePlace
+from orchestrator.features.store.place import Place
 from tests.contract.rig import Rig
 from tests.support import judge
 from tests.support.buckets import service, web_server
@@ -27,7 +27,7 @@ NAME = "archives/x.tar"
 WRITER = """
 import sys
 from pathlib import Path
-from orchestrator.store.directory import DirectoryPlace
+from orchestrator.features.store.directory import DirectoryPlace
 place = DirectoryPlace(Path(sys.argv[1]))
 while True:
     place.publish("archives/x.tar", Path(sys.argv[2]))
@@ -226,7 +226,7 @@ def test_a_web_server_gives_and_does_not_take(tmp_path: Path, file: Path) -> Non
 
 def test_a_web_server_that_sends_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
-    monkeypatch.setattr("orchestrator.store.bucket._READ_S", 0.5)
+    monkeypatch.setattr("orchestrator.features.store.bucket._READ_S", 0.5)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(OrchError, match="the service does not work: .*imeout.*is the web server up"),

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from orchestrator.store.index import read_index
+from orchestrator.features.store.index import read_index
 from tests.faults.suite import Trial, row
 from tests.support.pushers import Person, push_at_once
 from tests.support.second_user import missing, second_user

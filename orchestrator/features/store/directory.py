@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.errors import ConfigError, DataError
+from orchestrator.features.store.place import HINT, PIECE_BYTES, readable, sha256_of, too_long
 from orchestrator.files import failures, open_regular, sync_directory
-from orchestrator.store.place import HINT, PIECE_BYTES, readable, sha256_of, too_long
 
 __all__ = ["DirectoryPlace"]
 

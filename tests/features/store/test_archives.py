@@ -21,12 +21,12 @@ from typer.testing import CliRunner, Result
 from orchestrator.api.sealing import contents
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError, Faults
+from orchestrator.features.store.archives import Store
+from orchestrator.features.store.directory import DirectoryPlace
+from orchestrator.features.store.index import read_index, write_index
 from orchestrator.record.archive import RECORD, seal, verify
 from orchestrator.record.archive_record import head_of
 from orchestrator.record.rundir import BenchDir
-from orchestrator.store.archives import Store
-from orchestrator.store.directory import DirectoryPlace
-from orchestrator.store.index import read_index, write_index
 from tests.record.archive.packing import packed
 from tests.support.acceptances import STEADY, acceptance
 from tests.support.benches import bench

@@ -9,8 +9,14 @@ Nothing is changed in place, and nothing is locked: files appear complete, by be
 others, or is killed while pushing, leaves at worst an index that lacks archives, which readers and the next push notice.
 """
 
-from orchestrator.store.archives import Listing, Store
-from orchestrator.store.destinations import Destination, destination
-from orchestrator.store.index import Entry
+from orchestrator.feature import Feature
 
-__all__ = ["Destination", "Entry", "Listing", "Store", "destination"]
+FEATURE = Feature(
+    commands={
+        "commands": {
+            "push": "Put sealed benches into a store that a team shares.",
+            "pull": "List a store, or unpack benches from it into the project.",
+        }
+    },
+    provides={"store": "stored"},
+)

@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError
+from orchestrator.features.store.index import Entry, entry_of, read_index, write_index
+from orchestrator.features.store.place import Place, readable
 from orchestrator.files import failures
 from orchestrator.record.archive import Archive, Contents, Unpacked, unpack
 from orchestrator.record.archive_record import Head, head_of
 from orchestrator.record.signature import key_of
 from orchestrator.record.state_file import damaged
-from orchestrator.store.index import Entry, entry_of, read_index, write_index
-from orchestrator.store.place import Place, readable
 from orchestrator.strictjson import strict_json
 
 __all__ = ["Listing", "Store"]

@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.cli.main import program
 from orchestrator.errors import DataError
-from orchestrator.store.directory import DirectoryPlace
-from orchestrator.store.index import read_index
+from orchestrator.features.store.directory import DirectoryPlace
+from orchestrator.features.store.index import read_index
 from tests.support.benches import bench
 
 pytestmark = pytest.mark.timeout(240)
@@ -137,14 +137,14 @@ def test_an_index_is_asked_only_if_it_has_the_tables_of_one(team: Path, statemen
 
 
 def test_an_index_is_not_asked_for_ever(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.store.index._MOST_S", -1.0)
-    monkeypatch.setattr("orchestrator.store.index._STEPS", 1)
+    monkeypatch.setattr("orchestrator.features.store.index._MOST_S", -1.0)
+    monkeypatch.setattr("orchestrator.features.store.index._STEPS", 1)
     with pytest.raises(DataError, match="expected an index: interrupted"):
         read_index(team / "index.sqlite", "index")
 
 
 def test_an_index_has_no_more_rows_than_its_file_has_room_for(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.store.index._LEAST_ROW_BYTES", 1 << 30)
+    monkeypatch.setattr("orchestrator.features.store.index._LEAST_ROW_BYTES", 1 << 30)
     with pytest.raises(DataError, match="more rows than the file has room for"):
         read_index(team / "index.sqlite", "index")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.store.place import too_long
+from orchestrator.features.store.place import too_long
 
 __all__ = ["SCHEMES", "BucketPlace"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError, TransportError
-from orchestrator.store.place import HINT, PIECE_BYTES, sha256_of, too_long
+from orchestrator.features.store.place import HINT, PIECE_BYTES, sha256_of, too_long
 from orchestrator.transport import Channel, Result, Transport
 
 __all__ = ["MachinePlace"]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from orchestrator.features.store.destinations import Destination
+    from orchestrator.features.store.place import Place
     from orchestrator.inventory import Host
     from orchestrator.record import Project
-    from orchestrator.store import Destination
-    from orchestrator.store.place import Place
 
 __all__ = ["place_of"]
 
@@ -23,21 +23,21 @@ __all__ = ["place_of"]
 def place_of(where: str, accept_new: bool) -> Iterator[Place]:
     """Return the place of a store; a machine is connected to when it is first asked, as the inventory of the project says."""
     from orchestrator.cli.connecting import trust_of
+    from orchestrator.features.store.destinations import destination
     from orchestrator.inventory import NO_SECRETS
     from orchestrator.record import Project
-    from orchestrator.store import destination
 
     there = destination(where)
     if there.kind == "directory":
-        from orchestrator.store.directory import DirectoryPlace
+        from orchestrator.features.store.directory import DirectoryPlace
 
         yield DirectoryPlace(Path(there.path))
     elif there.kind == "bucket":
-        from orchestrator.store.bucket import BucketPlace
+        from orchestrator.features.store.bucket import BucketPlace
 
         yield BucketPlace(there.path)
     else:
-        from orchestrator.store.machine import MachinePlace
+        from orchestrator.features.store.machine import MachinePlace
         from orchestrator.transport.connections import Connections
 
         project = Project.here(os.environ)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.store import destination
+from orchestrator.features.store.destinations import destination
 
 
 @pytest.mark.parametrize(

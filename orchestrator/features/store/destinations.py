@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from orchestrator.errors import ConfigError
-from orchestrator.store.bucket import SCHEMES
+from orchestrator.features.store.bucket import SCHEMES
 
 __all__ = ["Destination", "destination"]
 

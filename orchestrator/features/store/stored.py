@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from orchestrator.analysis.history import History
     from orchestrator.errors import OrchError
+    from orchestrator.features.store.archives import Listing, Store
+    from orchestrator.features.store.index import Entry
     from orchestrator.record.archive import Archive
-    from orchestrator.store import Entry, Listing, Store
 
 __all__ = ["history_from", "is_store", "named_in", "note", "opened", "say", "signer_of", "standing", "verify_store"]
 
@@ -27,8 +28,8 @@ _LEAST_DIGITS = 4
 def opened(where: str, accept_new: bool) -> Iterator[Store]:
     """Open the place of a store, which need not be one yet, and close it in the end."""
     from orchestrator.api.sealing import contents
-    from orchestrator.cli.store_places import place_of
-    from orchestrator.store import Store
+    from orchestrator.features.store.archives import Store
+    from orchestrator.features.store.open_place import place_of
 
     with place_of(where, accept_new) as place:
         yield Store(place, contents)
@@ -58,9 +59,10 @@ def history_from(where: str, accept_new: bool) -> tuple[History, list[OrchError]
 
 
 def is_store(where: str) -> bool:
-    """Whether a text names a store, and no archive, packed or unpacked."""
+    """Return True for a text that names a store, and no archive, packed or unpacked."""
+    from orchestrator.features.store.archives import Store
+    from orchestrator.features.store.destinations import destination
     from orchestrator.files import is_file
-    from orchestrator.store import Store, destination
 
     if is_file(Path(where)):
         return False

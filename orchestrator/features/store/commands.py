@@ -15,15 +15,16 @@ from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import AcceptNew, Json, Sign, print_json
 from orchestrator.cli.sealing import sealable
-from orchestrator.cli.stored import named_in, note, opened, say, signer_of, standing
+from orchestrator.features.store.stored import named_in, note, opened, say, signer_of, standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from orchestrator.features.store.archives import Listing, Store
+    from orchestrator.features.store.index import Entry
     from orchestrator.record import BenchDir
     from orchestrator.record.acceptance import AcceptanceDir
     from orchestrator.record.archive import Archive
-    from orchestrator.store import Entry, Listing, Store
 
 _PART = ".pull-"
 """How the folders begin in which archives are unpacked."""
@@ -251,7 +252,7 @@ def _placed(folder: Path, target: Path, where: str) -> bool:
 
 
 def _list(store: Store, listing: Listing, signers: Path | None, as_json: bool) -> None:
-    from orchestrator.report.store import render
+    from orchestrator.features.store.report import render
 
     signed = {seal: standing(store, seal, signers) for seal in listing.signed}
     if as_json:
