@@ -48,7 +48,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     grammar = framework.log.with_options({name: option.default for name, option in framework.options.items()})
     try:
         parsed = parse(log, grammar)
-        flag = framework.dtypes[spec.device].get(spec.dtype)
+        flag = framework.dtypes.get(spec.device, {}).get(spec.dtype)
         sizes = _named_sizes(spec, has_micro_batches=framework.step is not None) | ({"dtype": flag} if flag else {})
         verify_statements(parsed, sizes)
         if not framework.measure.has_samples:
@@ -75,7 +75,8 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     metrics = metrics_of(framework.measure, framework.log)
     read = replace(result, spec=spec, state="finished", measure=framework.measure, metrics=metrics, **steps.fields())
     read = replace(read, digests=(hashlib.sha256(log).hexdigest(), steps.digest))
-    if spec.dtype not in (dtypes := framework.dtypes[spec.device]):
+    dtypes = framework.dtypes.get(spec.device, {})
+    if dtypes and spec.dtype not in dtypes:
         unknown = f"expected a dtype of {framework.name} in the name of the file, {', '.join(dtypes)}, got {spec.dtype}"
         read = replace(read, qualifications=(unknown,))
     read = _qualified(read, *parsed.warnings, *steps.notes)
