@@ -50,7 +50,8 @@ class Section(Protocol):
 
     @property
     def predicted(self) -> Mapping[tuple[str, str], PredictedStep]:
-        """What it predicts, by series and shape."""
+        """What it predicts, by series and shape; most predict nothing."""
+        return {}
 
     def documents(self) -> Mapping[str, object]:
         """Return the keys that it adds to the JSON of a summary."""

@@ -16,7 +16,7 @@ from orchestrator.report.cells import NOTHING, Table, number, reach
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
 
-__all__ = ["documents", "render", "tables"]
+__all__ = ["by_series", "documents", "render", "tables"]
 
 _TITLES = {"communication": "comm."}
 _PARTS = tuple(_TITLES.get(name, name) for name in PARTS)
@@ -30,10 +30,15 @@ _DROPPED = (("predicted 95%",), ("ideal ms",), ("step ms",), _SHARES, ("gap ms",
 
 def tables(explanations: Sequence[Explanation]) -> tuple[Table, ...]:
     """Return one table per series, with the measurements of each part as footnotes."""
-    by_series: dict[str, list[Explanation]] = {}
+    return tuple(_table(series, rows) for series, rows in by_series(explanations).items())
+
+
+def by_series(explanations: Sequence[Explanation]) -> dict[str, list[Explanation]]:
+    """Return the explanations of each series, in order."""
+    grouped: dict[str, list[Explanation]] = {}
     for explanation in explanations:
-        by_series.setdefault(explanation.series, []).append(explanation)
-    return tuple(_table(series, rows) for series, rows in by_series.items())
+        grouped.setdefault(explanation.series, []).append(explanation)
+    return grouped
 
 
 def _table(series: str, explanations: Sequence[Explanation]) -> Table:

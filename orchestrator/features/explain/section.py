@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.features.explain.bench import explain_bench
-from orchestrator.report.sections import Asked, Page, PredictedStep
+from orchestrator.report.sections import Asked, Page, PredictedStep, Section
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ def section_of(asked: Asked) -> ExplainSection | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainSection:
+class ExplainSection(Section):
     """Explanations of the shapes of a bench. ``series`` are all that have speeds, some of which may have no explanation."""
 
     explanations: tuple[Explanation, ...]
@@ -60,15 +60,13 @@ class ExplainSection:
     def page(self) -> Page:
         """Return a table and a chart for each series."""
         from orchestrator.features.explain.charts import PARTS, draw_gap
-        from orchestrator.features.explain.report import tables
+        from orchestrator.features.explain.report import by_series, tables
         from orchestrator.report.html.svg import drawing
         from orchestrator.report.html.template import fill_section
 
-        by_series: dict[str, list[Explanation]] = {}
-        for explanation in self.explanations:
-            by_series.setdefault(explanation.series, []).append(explanation)
         with drawing():
-            drawn = [draw_gap(rows, f"e{number}-") for number, rows in enumerate(by_series.values(), start=1)]
+            groups = by_series(self.explanations).values()
+            drawn = [draw_gap(rows, f"e{number}-") for number, rows in enumerate(groups, start=1)]
         explained = list(zip(tables(self.explanations), drawn, strict=True))
         return Page(last=fill_section(__package__, explained=explained, parts=PARTS), terms=_TERMS if explained else "")
 

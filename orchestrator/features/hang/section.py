@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.features.hang.bench import Hang, hangs_of_bench
-from orchestrator.report.sections import Asked, Page, PredictedStep
+from orchestrator.report.sections import Asked, Page, Section
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,15 +36,10 @@ def remarks(bench: BenchDir, results: Sequence[RunResult]) -> Iterator[tuple[str
 
 
 @dataclass(frozen=True, slots=True)
-class HangSection:
+class HangSection(Section):
     """The hangs of a bench in the order of its runs."""
 
     hangs: tuple[Hang, ...]
-
-    @property
-    def predicted(self) -> Mapping[tuple[str, str], PredictedStep]:
-        """Nothing."""
-        return {}
 
     def documents(self) -> Mapping[str, Any]:
         """Return the key ``hangs``."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.features.profile.bench import Profiled, profiled_bench
-from orchestrator.report.sections import Asked, Page, PredictedStep
+from orchestrator.report.sections import Asked, Page, PredictedStep, Section
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,16 +24,11 @@ def section_of(asked: Asked) -> ProfileSection | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileSection:
+class ProfileSection(Section):
     """The traces of a bench, beside the communication that is predicted."""
 
     profiles: tuple[Profiled, ...]
     beside: Mapping[tuple[str, str], PredictedStep]
-
-    @property
-    def predicted(self) -> Mapping[tuple[str, str], PredictedStep]:
-        """Nothing."""
-        return {}
 
     def documents(self) -> Mapping[str, Any]:
         """Return the key ``profiled``."""
