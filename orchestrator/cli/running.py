@@ -53,6 +53,7 @@ def status(
     from orchestrator.nodes.remains import Remains
     from orchestrator.record import BenchDir as Benches
     from orchestrator.record import Project, holder
+    from orchestrator.record.benchfile import is_outside_its_lab
     from orchestrator.record.journal import suspicion
     from orchestrator.record.refused import refusal
     from orchestrator.record.rundir import bench_folders
@@ -71,8 +72,8 @@ def status(
     benches = [Benches.open(folder) for folder in reversed(bench_folders(project.runs))]
     states = {bench.path.name: _counts(bench) for bench in benches}
     refused = {bench.path.name: reason for bench in benches if (reason := refusal(bench))}
-    labels = {bench.path.name: label for bench in benches if (label := bench.record().label)}
-    lab_of = {bench.path.name: bench.record().lab for bench in benches}
+    records = {bench.path.name: bench.record() for bench in benches}
+    labels = {name: record.label for name, record in records.items() if record.label}
     silent = {bench.path.name: words for bench in benches if holder(bench) and (words := suspicion(bench.events()))}
     controllers = {bench.path.name: one_line(str(process)) for bench in benches if (process := holder(bench))}
     if as_json:
@@ -109,8 +110,8 @@ def status(
         if bench_id in refused:
             continue
         rest = f"; run by {controllers[bench_id]}" if bench_id in controllers else ""
-        inside = "orch lab exec -- " if lab_of[bench_id] and not os.environ.get("ORCH_LAB") else ""
         if not rest and {"open", "planned", "interrupted"} & set(counts):
+            inside = "orch lab exec -- " if is_outside_its_lab(records[bench_id]) else ""
             rest = f"; to continue: {inside}orch resume {bench_id}"
         name = one_line(f"{bench_id}  ({labels[bench_id]})") if bench_id in labels else bench_id
         typer.echo(f"bench    {name}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)

@@ -24,7 +24,7 @@ from orchestrator.record.bench_parts import PlanEntry, PlannedWith, RungRecord, 
 from orchestrator.record.bisect_record import BisectRecord, bisect
 from orchestrator.version import __version__
 
-__all__ = ["BenchRecord", "bench_record", "reached_inventory"]
+__all__ = ["BenchRecord", "bench_record", "is_outside_its_lab", "reached_inventory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +211,20 @@ class BenchRecord:
         )
 
 
+def is_outside_its_lab(record: BenchRecord, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return True for a bench of a lab, outside of any lab: its nodes are only reached in there."""
+    planned = record.planned_with.hosts.values() if record.planned_with else ()
+    is_of_lab = record.lab or any(LAB_VARIABLE in host.get("vars", {}) for host in planned)
+    return bool(is_of_lab) and not environment.get("ORCH_LAB")
+
+
 def reached_inventory(record: BenchRecord, environment: Mapping[str, str] = os.environ) -> str:
     """Return the inventory through which the nodes of a bench are reached.
 
     Raises ConfigError for a bench of a lab outside of any lab: its nodes have private addresses, which there may be those of
     machines of somebody else.
     """
-    planned = record.planned_with.hosts.values() if record.planned_with else ()
-    is_of_lab = record.lab or any(LAB_VARIABLE in host.get("vars", {}) for host in planned)
-    if is_of_lab and not environment.get("ORCH_LAB"):
+    if is_outside_its_lab(record, environment):
         message = "this bench ran in a lab, and its nodes are only reached in there"
         raise ConfigError(message, where=record.bench_id, hint="repeat the command inside: orch lab exec -- orch …")
     return record.inventory
