@@ -17,7 +17,7 @@ from tests.results.test_measures import FOLDER, made_bench
 from tests.support import commands
 from tests.support.cli_project import Project
 from tests.support.commands import REPOSITORY
-from tests.support.own_folders import RULE, TABLES, WHOLE, folder_of
+from tests.support.own_folders import RULE, WHOLE, folder_of
 
 
 @pytest.fixture
@@ -174,22 +174,6 @@ def test_the_schema_of_a_folder_accepts_every_shipped_one_and_refuses_mistakes(p
     schema.validate(yamlfile.loads(WHOLE + RULE, "x").value)
     for old, new in (("by: step_time_s", "by: step_time"), ("{first:", "{from:"), ("over: mean", "over: average")):
         assert not schema.is_valid(yamlfile.loads(WHOLE + RULE.replace(old, new, 1), "x").value), new
-
-
-def test_the_schema_of_published_tables_accepts_every_shipped_one_and_refuses_mistakes(project: Project) -> None:
-    schema = schema_of(project, "published")
-    paths = [path / "published.json" for path in frameworks().values() if (path / "published.json").exists()]
-    assert len(paths) >= 8
-    for table in (*(path.read_text("utf-8") for path in paths), TABLES):
-        schema.validate(json.loads(table))
-    for old, new in (
-        ('"schema": 1', '"schema": "1"'),
-        ('"statistic": "mean"', '"statistic": "average"'),
-        ('"1n2g"', '"1x2"'),
-        ('"runs": 3', '"run": 3'),
-        ('"model": "mlp",', ""),
-    ):
-        assert not schema.is_valid(json.loads(TABLES.replace(old, new, 1))), new
 
 
 def test_the_schema_of_an_inventory_accepts_the_reference_and_has_the_keys_that_are_read(project: Project) -> None:

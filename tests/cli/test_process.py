@@ -74,7 +74,7 @@ def test_what_an_encoding_lacks_is_written_as_its_escape(encoding: str, shown: b
 
 
 def test_a_disk_that_fills_up_amid_a_command_is_said_in_words() -> None:
-    argv = [sys.executable, "-u", "-m", "orchestrator", "published"]
+    argv = [sys.executable, "-u", "-m", "orchestrator", "schema", "framework"]
     variables = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False, env=variables)

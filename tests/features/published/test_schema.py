@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from orchestrator import yamlfile
@@ -16,6 +17,7 @@ from orchestrator.errors import ConfigError, DataError, Faults, OrchError
 from orchestrator.features.published.folders import published_at
 from orchestrator.features.published.schema import PublishedTables, json_schema
 from orchestrator.features.published.tables import recompute
+from orchestrator.plan.folders import frameworks
 from tests.support.own_folders import TABLES
 
 FILE = "published.json"
@@ -164,3 +166,21 @@ def test_the_json_schema_has_every_key_and_its_meaning() -> None:
         assert model["additionalProperties"] is False
     done = CliRunner().invoke(program(), ["schema", "published"])
     assert done.exit_code == 0 and json.loads(done.output)["properties"] == schema["properties"]
+
+
+def test_the_schema_of_published_tables_accepts_every_shipped_one_and_refuses_mistakes() -> None:
+    printed = json.loads(CliRunner().invoke(program(), ["schema", "published"]).stdout)
+    Draft202012Validator.check_schema(printed)
+    schema = Draft202012Validator(printed)
+    paths = [path / "published.json" for path in frameworks().values() if (path / "published.json").exists()]
+    assert len(paths) >= 8
+    for table in (*(path.read_text("utf-8") for path in paths), TABLES):
+        schema.validate(json.loads(table))
+    for old, new in (
+        ('"schema": 1', '"schema": "1"'),
+        ('"statistic": "mean"', '"statistic": "average"'),
+        ('"1n2g"', '"1x2"'),
+        ('"runs": 3', '"run": 3'),
+        ('"model": "mlp",', ""),
+    ):
+        assert not schema.is_valid(json.loads(TABLES.replace(old, new, 1))), new
