@@ -44,9 +44,8 @@ class Outcome:
     ``rivals`` are failures of ranks that may have preceded that cause within the precision of the clocks; ``answers`` is the
     result of `Watch.answers`. Unless ``released``, nothing has run on any node. ``leftovers`` says on which nodes processes
     still run, or where their end could not be verified. ``evidence`` is what monitors
-    of the run leave in its manifest. ``faults`` are
-    those of nodes that were given up in the run, or do not answer at its end; ``unreached`` those of nodes that could not be
-    asked after it, although the run has no such error.
+    of the run leave in its manifest. ``faults`` are those of nodes that were given up in the run, or do not answer at its
+    end; ``unreached`` those of nodes that could not be asked after it, although the run has no such error.
     """
 
     state: str

@@ -101,8 +101,8 @@ _OUTCOME_KEYS = {"state", "error", "clean", "answers", "released"}
 @dataclass(frozen=True, slots=True)
 class RecordedOutcome:
     """How a run ended: ``state`` is finished, failed, lost or interrupted, ``error`` its first cause. If it was not
-    ``released`` by the start signal, nothing ran on any node. ``evidence`` has by key what monitors of the run
-    left, kept as it is."""
+    ``released`` by the start signal, nothing ran on any node. ``evidence`` has by key what monitors of the
+    run left, kept as it is."""
 
     state: str
     error: OrchError | None = None
