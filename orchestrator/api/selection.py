@@ -51,7 +51,7 @@ class Selection:
 
         if self.is_default and self.project.is_outside_its_lab(os.environ):
             hint = "repeat the command inside: orch lab exec -- orch …; or name machines with --hosts"
-            message = f"expected hosts: this project has a lab, and nothing names {self.source}"
+            message = f"expected hosts, because this project has a lab, got {self.source}, which nothing names"
             raise ConfigError(message, where="--hosts", hint=hint)
         return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
 
