@@ -22,7 +22,6 @@ _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 needs_kerberos = pytest.mark.skipif(
     not all(shutil.which(name, path=_PATH) for name in _PROGRAMS), reason="needs krb5-kdc, krb5-admin-server and krb5-user"
 )
-_START_S = 20.0
 
 
 class Realm:
@@ -59,7 +58,7 @@ class Realm:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + LIMIT_S
         while not self._log.exists() or "commencing operation" not in self._log.read_text():
             assert self._process.poll() is None and time.monotonic() < deadline, "krb5kdc does not start"
             time.sleep(0.01)

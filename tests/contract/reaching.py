@@ -13,6 +13,7 @@ from orchestrator.errors import TransportError
 from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport.ssh import connect
 from tests.contract.rig import Rig
+from tests.support.judge import LIMIT_S
 
 
 def unreachable(rig: Rig, address: str, port: int, *, connect_timeout_s: float = 10.0) -> str:
@@ -42,7 +43,7 @@ def listener(talk: Callable[[socket.socket], None]) -> Iterator[int]:
         yield int(server.getsockname()[1])
         stopping.set()
         socket.create_connection(server.getsockname()).close()
-        thread.join(5)
+        thread.join(LIMIT_S)
 
 
 def relay(connection: socket.socket, target: tuple[str, int]) -> None:

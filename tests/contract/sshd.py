@@ -19,9 +19,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["Sshd", "free_port", "make_key"]
+from tests.support.judge import LIMIT_S
 
-_START_S = 20.0
+__all__ = ["Sshd", "free_port", "make_key"]
 
 
 def make_key(path: Path, *, type: str = "ed25519", passphrase: str = "", bits: int | None = None) -> Path:
@@ -171,7 +171,7 @@ class Sshd:
         ]
 
     def _listens(self) -> bool:
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             if "Server listening on" in self.log:
                 return True

@@ -150,8 +150,8 @@ def test_processes_that_name_the_folder_of_a_killed_command_are_left_alone(rig: 
         assert handle
         os.write(handle.fileno(), f"{other.pid}:1\n{os.getpid()}:0\nx:y\n".encode())
         handle.close()  # as the kernel does for a command that was killed
-        assert master.wait(60) == -signal.SIGTERM
-    folder._watcher.wait(60)
+        assert master.wait(LIMIT_S) == -signal.SIGTERM
+    folder._watcher.wait(LIMIT_S)
     assert not folder.path.exists()
     for innocent in (*innocents, other):
         assert innocent.poll() is None

@@ -160,7 +160,7 @@ def _kill_sockets(controller: Controller, node: str) -> None:
     """Let the kernel of the controller's side reset its connection to a node."""
     words = ["ss", "-K", "-H", "-t", "dst", controller.lab.node(node).address, "dport", "=", "22"]
     argv = labs.argv_inside(controller.lab, words)
-    killed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20).stdout
+    killed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=judge.LIMIT_S).stdout
     assert killed.strip(), "the kernel had no socket to kill"
 
 

@@ -446,7 +446,7 @@ def _decoys(trial: Trial, node: str, numbers: set[int]) -> Iterator[tuple[subpro
         finally:
             for pid in _children(process):
                 os.kill(pid, signal.SIGKILL)
-            process.communicate(timeout=10)
+            process.communicate(timeout=judge.LIMIT_S)
 
 
 def _children(process: subprocess.Popen[bytes]) -> list[int]:
@@ -498,7 +498,7 @@ def killed_at_the_barrier(trial: Trial) -> None:
     os.kill(held, signal.SIGSTOP)
     supervisor = _supervisor(trial, victim, process)
     waits = Path(f"/proc/{supervisor}/task/{supervisor}/children")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + judge.LIMIT_S
     while not waits.read_text():
         assert time.monotonic() < deadline, "nothing waits for the start"
         os.kill(held, signal.SIGCONT)
@@ -519,7 +519,7 @@ def killed_at_the_barrier(trial: Trial) -> None:
 
 def _supervisor(trial: Trial, node: str, process: subprocess.Popen[str]) -> int:
     """Wait for the supervisor of a run on a node; return its number on the machine."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + judge.LIMIT_S
     while not (pids := [proc.pid for proc in judge.processes(trial.lab, node) if proc.comm == "orch-supervisor"]):
         assert time.monotonic() < deadline and process.poll() is None, "no supervisor was started"
     return min(pids)

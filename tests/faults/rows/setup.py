@@ -117,7 +117,7 @@ def server(
 def on_node(lab: Lab, node: str, script: str, *, check: bool = True) -> str:
     """Run a shell script on a node, past SSH, and return its output."""
     argv = labs.argv_on(lab, node, ["/bin/sh", "-c", script])
-    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=judge.LIMIT_S, check=False)
     assert not check or done.returncode == 0, f"on {node}: {script}: {done}"
     return done.stdout
 

@@ -39,7 +39,7 @@ def asked(lab: Lab, *argv: str) -> str:
     """Return what one of Slurm's programs says on the controller's side."""
     variables = outer_environment(Path("/")) | dict(labs.environment(lab))
     command = labs.argv_inside(lab, argv)
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=judge.LIMIT_S, check=True).stdout
 
 
 @contextmanager

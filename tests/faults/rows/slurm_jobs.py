@@ -132,7 +132,7 @@ def requeued(trial: Trial) -> None:
         number = jobs(controller).split()[0]
         command = labs.argv_inside(controller.lab, ["scontrol", "requeue", number])
         variables = outer_environment(Path("/")) | dict(labs.environment(controller.lab))
-        refused = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30, check=False)
+        refused = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=judge.LIMIT_S, check=False)
         assert refused.returncode and "disabled" in refused.stderr, refused
         before = rank_processes(controller)
         time.sleep(1.0)

@@ -190,9 +190,9 @@ def read_only_disk(trial: Trial) -> None:
         # The folder once more, read-only, on top of itself: a mount that has files open for writing cannot become read-only.
         script = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"'
         nsenter, folder = controller.program[:3], str(trial.controller.project / "runs")
-        subprocess.run([*nsenter, "sh", "-c", script, folder], check=True, timeout=20)
+        subprocess.run([*nsenter, "sh", "-c", script, folder], check=True, timeout=judge.LIMIT_S)
         ended_by_the_disk(trial, controller, process, "Read-only file system", "orch resume")
-        subprocess.run([*nsenter, "umount", "--lazy", folder], check=True, timeout=20)
+        subprocess.run([*nsenter, "umount", "--lazy", folder], check=True, timeout=judge.LIMIT_S)
         assert controller.orch("collect").code == 0
         trial.keep(controller=controller)
 

@@ -37,11 +37,11 @@ def test_the_runner_works_under_every_python_of_this_machine(python: str, tmp_pa
     machine = Machine(tmp_path / "work", python)
     assert machine.put(("a/b.txt", b"text", 0o640)) == {"done": True}
     facts = machine.ask(
-        "facts", python=[python], probe="import json; print(json.dumps({'x': 1}))", probe_timeout_s=20, ports=[],
+        "facts", python=[python], probe="import json; print(json.dumps({'x': 1}))", probe_timeout_s=int(LIMIT_S), ports=[],
         environment="", interface="lo", data_dir=str(tmp_path), capture="c1",
     )["facts"]  # fmt: skip
     asked = [python, "-c", "import platform; print(platform.python_version())"]
-    expected = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
+    expected = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert facts["runner_python"] == expected.stdout.strip() and facts["framework"] == {"x": 1}
     assert facts["interface"]["mtu"] > 0 and facts["data_dir"] is True and facts["cores"] >= 1
     assert facts["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -87,7 +87,7 @@ def test_a_lost_connection_is_told_from_a_command_that_ended() -> None:
     assert broken.recv(LIMIT_S) == b"half\n"
     for wait in (broken.recv, broken.ending):
         with pytest.raises(TransportError, match="connection broke") as caught:
-            wait(10)
+            wait(LIMIT_S)
         assert (caught.value.kind, caught.value.host) == ("node_lost", "lab1")
     assert not broken.ended
     ended = ProgramChannel(HOST, ["sh", "-c", "exit 254"], lost_if_255)
