@@ -55,10 +55,20 @@ def test_a_proxy_command_of_the_ssh_configuration_is_used(rig: Rig, no_leak: obj
     line.close()
 
 
-def test_a_proxy_command_that_fails_is_named(rig: Rig) -> None:
-    rig.configure("ProxyCommand false")
+def test_a_proxy_command_that_fails_is_named_at_once(rig: Rig) -> None:
+    rig.configure("ProxyCommand sh -c 'exit 7'")
     text = unreachable(rig, "127.0.0.1", 22, connect_timeout_s=LIMIT_S)
-    assert "run its ProxyCommand by hand: false" in text
+    assert "its ProxyCommand ended with status 7 before the SSH banner" in text
+    assert "run its ProxyCommand by hand: sh -c 'exit 7'" in text
+
+
+def test_a_proxy_command_whose_server_hangs_up_is_tried_again(rig: Rig) -> None:
+    server, tries, script = rig.serve(), rig.directory / "tries", rig.directory / "proxy.sh"
+    command = rig.proxy_command().removeprefix("ProxyCommand ").replace("%h %p", '"$@"')
+    script.write_text(f"echo >> {tries}; [ $(wc -l < {tries}) = 3 ] || exit 255; exec {command}\n")
+    rig.configure(f"ProxyCommand sh {script} %h %p")
+    rig.connect(server).close()
+    assert tries.read_text().count("\n") == 3
 
 
 def test_a_shorter_connect_timeout_of_the_ssh_configuration_counts(rig: Rig) -> None:

@@ -171,6 +171,12 @@ class _Proxy:
     def _closed(self) -> bool:
         return self._sock.fileno() < 0
 
+    def exit_status(self) -> int | None:
+        """Return the exit status of the command, None if it still runs a second after it closed its output."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(1.0)
+        return None
+
     def close(self) -> None:
         """Close the socket and end the command with its whole process group."""
         self._sock.close()

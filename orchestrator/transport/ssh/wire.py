@@ -74,6 +74,7 @@ class Wire(_Base):  # type: ignore[misc]
 
     def __init__(self, sock: Any, known_types: Sequence[str]) -> None:
         self._wrapped = Socket(sock)
+        self._proxy_status = getattr(sock, "exit_status", lambda: None)
         self._offered: dict[str, list[str]] = {}
         self._held: list[Message] = []
         self.refusal = ""
@@ -136,6 +137,11 @@ class Wire(_Base):  # type: ignore[misc]
             text = f"the host closed the connection {stage}{quote}"
             command = endpoint.proxy_command
             hint = f"run its ProxyCommand by hand: {command}" if command else MAX_STARTUPS
+            status = self._proxy_status() if command else None
+            # A server that hangs up, as sshd does beyond MaxStartups, ends nc with 0 and ssh with 255: a retry helps.
+            if status not in (None, 0, 255):
+                text = f"its ProxyCommand ended with status {status} {stage}"
+                return endpoint.error("host_unreachable", text, hint)
             return Dropped(text, kind="host_unreachable", hint=hint, host=endpoint.host, where=endpoint.label)
         return endpoint.error("host_unreachable", f"the key exchange failed: {error}")
 
