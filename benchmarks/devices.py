@@ -26,7 +26,8 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "remote"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "remote" / "trainers" / "common"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "remote" / "trainers" / "torch"))
 
 import gemm
 import memory_bandwidth

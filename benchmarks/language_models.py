@@ -35,7 +35,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = {"floor": HERE / "lm_floor.py", "ours": HERE.parent / "remote" / "train_lm.py"}
+TRAINERS = HERE.parent / "remote" / "trainers"
+PROGRAMS = {"floor": HERE / "lm_floor.py", "ours": TRAINERS / "torch" / "train_lm.py"}
 LINES = {
     "floor": re.compile(r"^floor step=(\d+) seconds=([0-9.]+) loss=(\S+)$"),
     "ours": re.compile(r"^orch step=(\d+) t=\S+ step_time_s=([0-9.]+) samples=\d+ loss=(\S+) skipped="),
@@ -210,7 +211,7 @@ def started(name: str, cell: Cell, asked: argparse.Namespace, steps: int, folder
     for rank in range(asked.gpus):
         identity = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": asked.gpus, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environment = {**os.environ, **{key: str(value) for key, value in identity.items()}}
-        environment |= {"TORCHINDUCTOR_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
+        environment |= {"TORCHINDUCTOR_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TRAINERS / "common")}
         environment.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(asked.gpus))))
         out = subprocess.PIPE if rank == 0 else subprocess.DEVNULL

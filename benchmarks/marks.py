@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "remote"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "remote" / "trainers" / "common"))
 
 STEPS = 200
 

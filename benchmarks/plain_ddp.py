@@ -29,7 +29,7 @@ import torch._dynamo.utils
 import torch.distributed as dist
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "remote"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "remote" / "trainers" / "torch"))
 
 from torch_models import HALF_TYPES, initialise, resnet50
 

@@ -29,7 +29,8 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = {"plain": HERE / "plain_ddp.py", "ours": HERE.parent / "remote" / "train_pytorch.py"}
+TRAINERS = HERE.parent / "remote" / "trainers"
+PROGRAMS = {"plain": HERE / "plain_ddp.py", "ours": TRAINERS / "torch" / "train_pytorch.py"}
 STEP = re.compile(r"^orch step=(\d+) .*?step_time_s=([0-9.]+) samples=(\d+) loss=(\S+)", re.M)
 PLAIN = re.compile(r"^images/s: ([0-9.]+)$", re.M)
 GRAPHS = re.compile(r"^compiled graphs: ([0-9]+)$", re.M)
@@ -106,7 +107,11 @@ def speed(name: str, mode: str, gpus: int, asked: argparse.Namespace) -> float |
     for option in ("device", "dtype", "batch_size", "image_size", "steps", "warmup_steps"):
         argv += [f"--{option.replace('_', '-')}", str(getattr(asked, option))]
     argv += shlex.split(MODES[mode][name == "plain"])
-    environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))), **os.environ}
+    environment = {
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))),
+        **os.environ,
+        "PYTHONPATH": str(TRAINERS / "common"),
+    }
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(argv, stdout=out, stderr=errors, env=environment)
         try:

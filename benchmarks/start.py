@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TRAINER, PLAIN = HERE.parent / "remote" / "train_pytorch.py", HERE / "plain_ddp.py"
+TRAINERS = HERE.parent / "remote" / "trainers"
+TRAINER, PLAIN = TRAINERS / "torch" / "train_pytorch.py", HERE / "plain_ddp.py"
 FIRST_STEP = re.compile(r"^orch step=1 .*?step_time_s=([0-9.]+)", re.M)
 NEW_DIRECTORY = "trainer, a new directory"
 CONDITIONS: dict[str, tuple[Path, list[str], dict[str, str]]] = {
@@ -67,7 +68,8 @@ def run(name: str, options: argparse.Namespace) -> tuple[float, float, float]:
     began, busy_before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as new:
         cwd = new if name == NEW_DIRECTORY else None
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=os.environ | variables)
+        environment = os.environ | {"PYTHONPATH": str(TRAINERS / "common")} | variables
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=environment)
     wall, busy = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         sys.exit(f"{name}: exit status {done.returncode}\n{done.stderr[-2000:]}")

@@ -21,7 +21,7 @@ WITH_EXAMPLES = sorted(
 def test_the_examples_hold(path: Path) -> None:
     if "\nimport torch\n" in (REPOSITORY / path).read_text(encoding="utf-8"):
         pytest.importorskip("torch")
-    dotted = ".".join(path.with_suffix("").parts)
+    dotted = path.stem if "trainers" in path.parts else ".".join(path.with_suffix("").parts)
     module = import_module(dotted.removesuffix(".__init__").removeprefix("remote."))
     failed, attempted = doctest.testmod(module)
     assert attempted and not failed

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,8 @@ from tests.support.judge import LIMIT_S
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "orchestrator"
 PARTS = sorted((REPOSITORY / "remote" / "noderun").glob("*.py"))
-REMOTE = sorted((REPOSITORY / "remote").glob("*.py")) + PARTS
+TRAINERS = sorted((REPOSITORY / "remote" / "trainers").glob("*/*.py"))
+REMOTE = TRAINERS + PARTS
 OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 
 # The ground: modules directly in the package, on which all packages stand and which use only each other.
@@ -574,14 +576,19 @@ def test_a_payload_has_every_file_that_its_files_import_and_no_other(name: str) 
     assert set(payload) == needed
 
 
+def test_the_bare_name_of_a_file_that_travels_to_nodes_belongs_to_one_file() -> None:
+    names = Counter(path.name for path in TRAINERS)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_nothing_of_ours_imports_what_runs_on_nodes() -> None:
-    remote = {path.stem for path in set(REMOTE) - set(PARTS)} | {"remote", "noderun"}
+    remote = {path.stem for path in TRAINERS} | {"remote", "noderun"}
     wrong = [f"{path}:{line}" for path in modules() for line, name in imports(path) if name.split(".")[0] in remote]
     assert wrong == []
 
 
 def test_what_runs_everywhere_is_written_in_the_language_of_python_3_6() -> None:
-    for path in [*PARTS, *OF_FOLDERS, *(REPOSITORY / "remote" / f"{name}.py" for name in SIMULATED)]:
+    for path in [*PARTS, *OF_FOLDERS, *(path for path in TRAINERS if path.stem in SIMULATED)]:
         ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 6))
 
 

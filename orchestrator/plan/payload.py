@@ -1,7 +1,7 @@
 """What is sent to nodes, as bytes: the files of a framework folder's payload, the node runner, and the rank wrapper.
 
-Files are looked up in the framework folder, then in orch's own ``remote/``, which is in the package when it is installed and
-next to it in a source tree.
+Files are looked up in the framework folder, then by their bare names among orch's own, below ``remote/trainers/``, which is in
+the package when it is installed and next to it in a source tree. On a node, all of them lie in one folder.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _MOST_FAULTS = 20
 
 
 def payload_bytes(name: str) -> bytes:
-    """Return a file of ``remote/``."""
-    return (shipped("remote") / name).read_bytes()
+    """Return a file of orch's own, by its bare name."""
+    return _own_files()[name].read_bytes()
 
 
 def is_payload_name(name: object) -> bool:
@@ -58,7 +58,7 @@ def payload_files(places: Mapping[str, str], folder: Path) -> tuple[dict[str, by
     """Return the files of a folder's payload by name in the set, and every fault of what is listed.
 
     ``places`` maps each name under ``payload:`` to file, line and key, where its faults are. A name is looked up in the folder,
-    then in ``remote/``; one that ends with a slash means all files below that folder. A missing or unreadable file, a link, a
+    then among orch's own; one that ends with a slash means all files below that folder. A missing or unreadable file, a link, a
     name that is not allowed, and files beyond the limits are faults.
     """
     files: dict[str, bytes] = {}
@@ -93,9 +93,9 @@ Found = tuple[str, Path] | ConfigError
 
 def _payload_paths(name: str, folder: Path, place: str) -> Iterator[Found]:
     """Yield every file of one entry; see `payload_files`."""
-    path, of_orch = folder / name, shipped("remote") / name
-    if not os.path.lexists(path) and of_orch.is_file():
-        yield name, of_orch
+    path = folder / name
+    if not os.path.lexists(path) and name in _own_files():
+        yield name, _own_files()[name]
         return
     links = [parent for parent in path.relative_to(folder).parents if parent.parts and (folder / parent).is_symlink()]
     if links:
@@ -104,8 +104,7 @@ def _payload_paths(name: str, folder: Path, place: str) -> Iterator[Found]:
     kind = "folder" if name.endswith("/") else "file"
     if not os.path.lexists(path):
         neighbours = [child.name + "/" * child.is_dir() for child in folder.iterdir()]
-        built_in = [child.name for child in shipped("remote").glob("*.py")]
-        hint = f"looked in {folder} and in orch's own {shipped('remote')}{nearest(name, [*neighbours, *built_in])}"
+        hint = f"looked in {folder} and in orch's own {_trainers()}{nearest(name, [*neighbours, *_own_files()])}"
         yield ConfigError(f"expected a payload {kind}, found no {name}", where=place, hint=hint)
     elif path.is_dir() != (kind == "folder"):
         came = "file" if kind == "folder" else "folder"
@@ -201,6 +200,16 @@ def telemetry_source() -> bytes:
     """Return the source of the process that samples a node during a run. It comes with the order to arm, because a request
     would have to compile it too."""
     return bundle(shipped("remote") / "noderun", "telemetry")
+
+
+def _trainers() -> Path:
+    return shipped("remote") / "trainers"
+
+
+@cache
+def _own_files() -> dict[str, Path]:
+    """Return the files of orch's own by their bare names, of which each is there once."""
+    return {path.name: path for path in sorted(_trainers().glob("*/*.py"))}
 
 
 @cache

@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 
 HERE = Path(__file__).parent
-REMOTE = HERE.parents[1] / "remote"
+TRAINERS = sorted((HERE.parents[1] / "remote" / "trainers").glob("[a-z]*"))
 ASK = """\
 import json, os, socket, sys
 line = socket.socket(socket.AF_UNIX)
@@ -32,7 +32,7 @@ sys.exit(int(line.makefile().readline() or 1))
 
 def serve(path: str) -> None:
     """Fork a rank for each connection."""
-    sys.path[:0] = [str(REMOTE), str(HERE / "injected")]
+    sys.path[:0] = [*map(str, TRAINERS), str(HERE / "injected")]
     import own_training  # noqa: F401 - imported here, once for all ranks
     import torch
 

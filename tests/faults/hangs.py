@@ -39,6 +39,7 @@ from orchestrator.errors import RunError
 from orchestrator.features.hang.watch import HangWatch
 from orchestrator.record.node_record import ExitRecord
 from tests.support.machine import Line, Machine
+from tests.support.trainers import FLAT
 
 REPOSITORY = Path(__file__).parents[2]
 INJECTED = Path(__file__).parent / "injected"
@@ -141,7 +142,7 @@ class World:
                 "trainer": self.trainer,
             }
             words |= {"python": sys.executable, "wrapper": machine.root / "payload/x/rank_wrapper.py"}
-            script = self.script.format(**words, remote=REPOSITORY / "remote")
+            script = self.script.format(**words, remote=FLAT)
             files = machine.stage(self.run_id, script)
             line = machine.supervisor(self.run_id)
             self.lines.append(line)

@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from tests.support.trainers import ROOT
+from tests.support.trainers import FLAT, ROOT
 
-PROGRAM = ROOT / "remote" / "train_lm.py"
+PROGRAM = FLAT / "train_lm.py"
 FOLDER = ROOT / "templates" / "pytorch_lm"
 MODELS: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "framework.yaml").read_text())["models"]
 STEPS = 6

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import ROOT, free_port
+from tests.support.trainers import FLAT, free_port
 
-SIMULATED = ROOT / "remote" / "train_simulated.py"
+SIMULATED = FLAT / "train_simulated.py"
 
 
 @dataclass(frozen=True, slots=True)

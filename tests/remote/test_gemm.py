@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.judge import LIMIT_S
 from tests.support.ranks import ranks
-from tests.support.trainers import PYTHON, ROOT, closing, grammar, needs, rank_lines, torchrun
+from tests.support.trainers import FLAT, PYTHON, closing, grammar, needs, rank_lines, torchrun
 
-PROGRAM = ROOT / "remote" / "gemm.py"
+PROGRAM = FLAT / "gemm.py"
 BRIEF = ["--device", "cpu", "--steps", "3", "--warmup-steps", "1", "--step-seconds", "0.02"]
 LINE = re.compile(r"^orch gemm size=(\d+) calls=(\d+) time_s=([\d.]+) min_time_s=([\d.]+) tflops=([\d.]+)$", re.MULTILINE)
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.judge import LIMIT_S
 from tests.support.ranks import ranks
-from tests.support.trainers import PYTHON, ROOT, closing, grammar, needs, torchrun
+from tests.support.trainers import FLAT, PYTHON, closing, grammar, needs, torchrun
 
-PROGRAM = ROOT / "remote" / "host_device.py"
+PROGRAM = FLAT / "host_device.py"
 KINDS = [("h2d", "pinned"), ("d2h", "pinned"), ("both", "pinned"), ("h2d", "pageable"), ("d2h", "pageable")]
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import PYTHON, ROOT, closing, needs, samples, torchrun
+from tests.support.trainers import FLAT, PYTHON, closing, needs, samples, torchrun
 
-MAKER = ROOT / "remote" / "make_dataset.py"
+MAKER = FLAT / "make_dataset.py"
 SMALL = ["--images", "10", "--classes", "3", "--size", "40"]
 
 
@@ -31,7 +31,7 @@ def make(folder: Path, *arguments: str, python: str = sys.executable) -> subproc
 
 def module(name: str) -> ModuleType:
     """A file of remote/, imported."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "remote" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, FLAT / f"{name}.py")
     assert spec and spec.loader
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
@@ -216,7 +216,7 @@ def test_pytorch_trains_from_disk(tmp_path: Path, data_set: Path, loader: str) -
 def batches_of(trainer: str, code: str, data_set: Path, *arguments: str) -> Any:
     """What ``code`` prints in an interpreter that has the framework, with the trainer as ``t`` and its arguments as ``a``."""
     head = f"import json, sys; sys.argv[1:] = {list(arguments)!r}; import {trainer} as t; a = t.arguments()\n"
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote"), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FLAT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [PYTHON, "-c", head + code], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -246,6 +246,6 @@ print(json.dumps({"labels": seen, "sizes": sorted(map(str, sizes)), "mean": mean
 
 def test_dali_on_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
     needs("torch")
-    command = [PYTHON, str(ROOT / "remote" / "train_pytorch.py"), "--device", "cpu", "--loader", "dali-gpu", "--data-dir", "x"]
+    command = [PYTHON, str(FLAT / "train_pytorch.py"), "--device", "cpu", "--loader", "dali-gpu", "--data-dir", "x"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 2 and "--loader: expected a loader for --device cpu, got dali-gpu" in done.stderr

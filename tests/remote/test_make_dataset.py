@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.judge import LIMIT_S
 
-PROGRAM = Path(__file__).parents[2] / "remote" / "make_dataset.py"
+PROGRAM = Path(__file__).parents[2] / "remote" / "trainers" / "common" / "make_dataset.py"
 
 
 def test_of_nodes_that_share_a_directory_one_makes_the_data_set_and_the_others_use_it(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.ranks import ranks
-from tests.support.trainers import ROOT, closing, grammar, needs, rank_lines
+from tests.support.trainers import FLAT, closing, grammar, needs, rank_lines
 
-PROGRAM = ROOT / "remote" / "memory_bandwidth.py"
+PROGRAM = FLAT / "memory_bandwidth.py"
 BRIEF = ["--device", "cpu", "--steps", "3", "--warmup-steps", "1", "--step-seconds", "0.02"]
 LINE = re.compile(
     r"^orch memory kernel=(\w+) size_bytes=(\d+) calls=\d+ time_s=([\d.]+) min_time_s=([\d.]+) gb_per_s=([\d.]+)"

@@ -17,10 +17,10 @@ from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.results.links.pair_times import pair_times
 from tests.support.judge import LIMIT_S
 from tests.support.ranks import ENVIRONMENT, ranks
-from tests.support.trainers import PYTHON, ROOT, free_port, needs
+from tests.support.trainers import FLAT, PYTHON, free_port, needs
 
 FRAMEWORK = open_framework("pairs").framework
-PROGRAM = ROOT / "remote" / "pairs.py"
+PROGRAM = FLAT / "pairs.py"
 
 
 def test_each_pair_meets_once_and_no_node_twice_in_a_round() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.features.profile.trace import recorded
 from tests.remote.simulated_ranks import all_ended
-from tests.support.trainers import ROOT, grammar, module, torchrun
+from tests.support.trainers import FLAT, grammar, module, torchrun
 
-RANK_PARTS = module(ROOT / "remote" / "rank_parts.py")
+RANK_PARTS = module(FLAT / "rank_parts.py")
 
 
 def parts(text: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pytest
 from tests.support.judge import LIMIT_S
 from tests.support.machine import old_interpreters, python_name
 
-REMOTE = Path(__file__).parents[2] / "remote"
+REMOTE = Path(__file__).parents[2] / "remote" / "trainers" / "common"
 sys.path.insert(0, str(REMOTE))
 rank_progress: Any = importlib.import_module("rank_progress")
 stall: Any = importlib.import_module("noderun.stall")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.trainers import ROOT, module, needs
+from tests.support.trainers import FLAT, module, needs
 
 Kernels = Sequence[tuple[float, float]]
 """Seconds in which the host launches each kernel, and in which the device runs it."""
@@ -61,7 +61,7 @@ class Event:
 @pytest.fixture(name="torch_clock")
 def _torch_clock() -> ModuleType:
     needs("torch")
-    return module(ROOT / "remote" / "torch_clock.py")
+    return module(FLAT / "torch_clock.py")
 
 
 def clock_on(device: Device, torch_clock: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:

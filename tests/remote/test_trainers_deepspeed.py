@@ -13,9 +13,9 @@ from orchestrator.plan.bench import plan_run
 from orchestrator.plan.spec import resolve
 from tests.support.judge import LIMIT_S
 from tests.support.rendering import opened
-from tests.support.trainers import PYTHON, ROOT, closing, flags, needs, rank_lines, rank_parts, samples, torchrun
+from tests.support.trainers import FLAT, PYTHON, ROOT, closing, flags, needs, rank_lines, rank_parts, samples, torchrun
 
-TRAINER = ROOT / "remote" / "train_deepspeed_lm.py"
+TRAINER = FLAT / "train_deepspeed_lm.py"
 FOLDER = ROOT / "templates" / "deepspeed"
 SHAPE = ["--layers", "2", "--width", "64", "--heads", "4", "--mlp", "96", "--vocab", "100", "--bias", "true"]
 SMALL = [

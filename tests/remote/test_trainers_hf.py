@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import PYTHON, ROOT, closing, flags, free_port, needs, rank_lines, samples, torchrun
+from tests.support.trainers import FLAT, PYTHON, ROOT, closing, flags, free_port, needs, rank_lines, samples, torchrun
 
-TRAINER = ROOT / "remote" / "train_hf_lm.py"
+TRAINER = FLAT / "train_hf_lm.py"
 FOLDER = ROOT / "templates" / "hf_trainer"
 SMALL = ["--device", "cpu", "--dtype", "fp32", "--seq-len", "32", "--vocab", "100"]
 SIZES = [
@@ -168,9 +168,9 @@ class Trainer:
 def told(program: str, arguments: Sequence[str], folder: Path, path: Sequence[Path] = ()) -> list[str]:
     """Run a program as the only rank; return its marks and how its lines begin, in order, without those of the rank's parts."""
     variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    where = os.pathsep.join(map(str, [*path, ROOT / "remote"]))
+    where = os.pathsep.join(map(str, [*path, FLAT]))
     environment = {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": where, **variables}
-    command = [PYTHON, "-c", MARKED, str(ROOT / "remote" / program), *arguments]
+    command = [PYTHON, "-c", MARKED, str(FLAT / program), *arguments]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith(("mark ", "orch step=", "orch done "))]
@@ -214,7 +214,7 @@ print(json.dumps({name: count(model) for name, model in json.loads(sys.argv[1]).
 def test_models_have_the_parameters_that_the_folder_declares() -> None:
     needs("transformers", "accelerate")
     models = yaml.safe_load((FOLDER / "framework.yaml").read_text())["models"]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote")}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FLAT)}
     command = [PYTHON, "-c", COUNT, json.dumps(models)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import PYTHON, ROOT, closing, flags, free_port, needs, rank_lines, samples
+from tests.support.trainers import FLAT, PYTHON, ROOT, closing, flags, free_port, needs, rank_lines, samples
 
-TRAINER = ROOT / "remote" / "train_jax_lm.py"
+TRAINER = FLAT / "train_jax_lm.py"
 FOLDER = ROOT / "templates" / "jax_lm"
 LLAMA = ["--norm", "rms", "--positions", "rotary", "--gated", "true", "--bias", "false", "--tied", "false", "--kv-heads", "2"]
 SMALL = ["--device", "cpu", "--dtype", "fp32", "--seq-len", "32", "--vocab", "100", "--mlp", "96", *LLAMA]
@@ -99,7 +99,7 @@ def test_bf16_losses_are_those_of_fp32_within_its_precision(alone: list[str]) ->
 def python(code: str, *arguments: str) -> Any:
     """Run code next to the trainer; return the JSON that it prints."""
     needs("jax")
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote"), "JAX_PLATFORMS": "cpu"}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FLAT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [PYTHON, "-c", code, *arguments], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )

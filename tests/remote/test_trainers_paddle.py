@@ -18,6 +18,7 @@ import pytest
 from orchestrator.plan.payload import rank_source
 from tests.support.judge import LIMIT_S
 from tests.support.trainers import (
+    FLAT,
     LOADER_KEYS,
     PYTHON,
     ROOT,
@@ -31,7 +32,7 @@ from tests.support.trainers import (
     samples,
 )
 
-TRAINER = ROOT / "remote" / "train_paddle.py"
+TRAINER = FLAT / "train_paddle.py"
 FOLDER = ROOT / "templates" / "paddle"
 SMALL = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--num-classes", "10"]
 
@@ -49,7 +50,7 @@ def launch(folder: Path, arguments: list[str], nproc: int, code: int = 0, progra
     )
     wrapper.chmod(0o700)
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    environment |= {"PYTHONPATH": str(ROOT / "remote"), "PADDLE_DISTRI_BACKEND": "gloo"}
+    environment |= {"PYTHONPATH": str(FLAT), "PADDLE_DISTRI_BACKEND": "gloo"}
     command = [PYTHON, "-m", "paddle.distributed.launch", "--nnodes", "1", "--nproc_per_node", str(nproc)]
     command += ["--ips", "127.0.0.1", "--host", "127.0.0.1", "--start_port", str(free_port())]
     command += ["--run_mode", "collective", "--max_restart", "0", "--log_dir", "launcher", "./rank.sh"]
@@ -146,7 +147,7 @@ def test_numbers_too_small_for_full_precision_are_0_on_a_cpu() -> None:
         "import paddle, paddle_ranks; a = paddle.full([4], 1e-20)\n"
         "before = float((a * a)[0]); paddle_ranks.flush_subnormals(); print(before > 0, float((a * a)[0]))"
     )
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote")}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FLAT)}
     done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.stdout.split() == ["True", "0.0"], done.stderr
 
@@ -204,7 +205,7 @@ def test_strategy_auto_is_refused_where_paddle_would_copy_the_batch(tmp_path: Pa
 def test_paddle_trains_from_disk(tmp_path: Path, loader: str) -> None:
     needs("paddle", *{"native": ["PIL"], "dali-cpu": ["nvidia.dali"]}[loader])
     data = tmp_path / "data"
-    maker = [sys.executable, "-I", "-S", str(ROOT / "remote" / "make_dataset.py"), "--dir", str(data), "--images", "6"]
+    maker = [sys.executable, "-I", "-S", str(FLAT / "make_dataset.py"), "--dir", str(data), "--images", "6"]
     subprocess.run([*maker, "--size", "40"], check=True, capture_output=True, timeout=LIMIT_S)
     (tmp_path / "run").mkdir()
     arguments = [*SMALL, "--steps", "5", "--loader", loader, "--data-dir", str(data), "--workers", "1"]

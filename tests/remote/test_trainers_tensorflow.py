@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.judge import LIMIT_S
 from tests.support.trainers import (
+    FLAT,
     LOADER_KEYS,
     PYTHON,
     ROOT,
@@ -29,7 +30,7 @@ from tests.support.trainers import (
     samples,
 )
 
-TRAINER = ROOT / "remote" / "train_tensorflow.py"
+TRAINER = FLAT / "train_tensorflow.py"
 FOLDER = ROOT / "templates" / "tensorflow"
 SMALL = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--num-classes", "10", "--grappler", "false"]
 QUIET = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "1"}
@@ -143,7 +144,7 @@ def test_tensorflow_computes_half_types_on_a_cpu(dtype: str, output: str) -> Non
 @pytest.mark.parametrize("loader", ["native", "tfrecord"])
 def test_tensorflow_trains_from_disk(tmp_path: Path, loader: str) -> None:
     needs("tensorflow")
-    maker = [sys.executable, "-I", "-S", str(ROOT / "remote" / "make_dataset.py"), "--dir", str(tmp_path / "data")]
+    maker = [sys.executable, "-I", "-S", str(FLAT / "make_dataset.py"), "--dir", str(tmp_path / "data")]
     subprocess.run([*maker, "--images", "6", "--size", "40"], check=True, capture_output=True, timeout=LIMIT_S)
     arguments = [*SMALL, "--steps", "5", "--loader", loader, "--data-dir", str(tmp_path / "data"), "--workers", "1"]
     (text,) = run(arguments, nodes=1)
@@ -155,7 +156,7 @@ def test_tensorflow_trains_from_disk(tmp_path: Path, loader: str) -> None:
 def test_nodes_share_each_epoch_without_overlap(tmp_path: Path, nodes: int, loader: str) -> None:
     """The set has four TFRecord files: with five nodes, records are shared out, not files."""
     needs("tensorflow")
-    maker = [sys.executable, "-I", "-S", str(ROOT / "remote" / "make_dataset.py"), "--dir", str(tmp_path / "data")]
+    maker = [sys.executable, "-I", "-S", str(FLAT / "make_dataset.py"), "--dir", str(tmp_path / "data")]
     subprocess.run(
         [*maker, "--images", "30", "--classes", "30", "--size", "16"], check=True, capture_output=True, timeout=LIMIT_S
     )

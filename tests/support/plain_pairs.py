@@ -153,7 +153,7 @@ for sweep in range(1 - warmup, steps - warmup + 1):
 
 
 def write(project: Path) -> None:
-    """Write the framework into the templates of a project, with the rounds of `remote/pairs.py`."""
+    """Write the framework into the templates of a project, with the rounds of `pairs.py`."""
     folder = project / "templates" / "plain_pairs"
     folder.mkdir(parents=True)
     shipped = (REPOSITORY / "templates/pairs/framework.yaml").read_text()
@@ -161,7 +161,7 @@ def write(project: Path) -> None:
     (folder / "framework.yaml").write_text(FRAMEWORK % readings)
     (folder / "launch.sh.j2").write_text(LAUNCH)
     (folder / "plain_pairs.py").write_text(PROGRAM)
-    source = (REPOSITORY / "remote/pairs.py").read_text()
+    source = (REPOSITORY / "remote/trainers/torch/pairs.py").read_text()
     rounds = "def rounds(" + source.partition("def rounds(")[2].partition("\n\n\n")[0]
     imports = "import zlib\nfrom typing import List, Optional, Tuple\nPair = Tuple[int, int]"
     (folder / "rounds.py").write_text(f"{imports}\n\n\n{rounds}\n")

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from tests.support.fork_server import ForkServer
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import PYTHON, ROOT, free_port
+from tests.support.trainers import FLAT, PYTHON, free_port
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "GLOO_SOCKET_IFNAME": "lo",
     "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": str(ROOT / "remote"),
+    "PYTHONPATH": str(FLAT),
 }
 SERVER = """
 import importlib, json, os, runpy, signal, sys

@@ -6,14 +6,17 @@ neither does, the test is skipped and says so.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import math
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -37,9 +40,20 @@ LOADER_KEYS = DONE_KEYS | {"loader"}
 """What those tell besides that can read data."""
 
 
-SHARED = ROOT / "remote" / "trainer.py"
+def _laid_flat() -> Path:
+    """Copy our trainers into one folder, which is removed when this process ends, not when a process forked from it does."""
+    folder, owner = Path(tempfile.mkdtemp(prefix="orch-trainers-")), os.getpid()
+    for path in (ROOT / "remote" / "trainers").glob("*/*.py"):
+        shutil.copy(path, folder)
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
+    return folder
+
+
+FLAT = _laid_flat()
+"""Our trainers, as a node has them: in one folder."""
+SHARED = FLAT / "trainer.py"
 """What our trainers have in common."""
-PYTORCH = ROOT / "remote" / "train_pytorch.py"
+PYTORCH = FLAT / "train_pytorch.py"
 """The trainer of PyTorch for images."""
 
 
@@ -133,11 +147,11 @@ def torchrun(
     wrapper.write_text('#!/bin/sh\nexec "$@" >"$0-$RANK.out" 2>"$0-$RANK.err"\n')
     wrapper.chmod(0o700)
     environment = {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    environment |= {"PYTHONPATH": str(ROOT / "remote"), **variables}
+    environment |= {"PYTHONPATH": str(FLAT), **variables}
     command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", str(nproc)]
     command += ["--node_rank", "0", "--rdzv_backend", "static", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
     command += ["--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
-    command += [PYTHON, "-u", str(ROOT / "remote" / program), *arguments]
+    command += [PYTHON, "-u", str(FLAT / program), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert done.returncode == 0, done.stderr + errors

@@ -21,6 +21,7 @@ from tests.faults.stalled import stalled_files
 from tests.support.machine import NEEDS_ROOT, Line, Machine
 
 REMOTE = Path(__file__).parents[3] / "remote"
+COMMON = REMOTE / "trainers" / "common"
 RUN = "r-001"
 sys.path.insert(0, str(REMOTE))
 
@@ -374,7 +375,7 @@ def test_the_program_of_a_rank_is_the_child_that_its_launcher_waits_for() -> Non
 
 def test_a_rank_that_fails_leaves_its_collectives(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
-    code = f"import sys; sys.path.insert(0, {str(REMOTE)!r})\nimport rank_progress\n"
+    code = f"import sys; sys.path.insert(0, {str(COMMON)!r})\nimport rank_progress\n"
     code += 'rank_progress.collectives = lambda: b\'{"entries": [{"collective_seq_id": 7, "profiling_name": "gloo:x"}]}\'\n'
     code += "raise ValueError('a size differs')"
     environment = {**os.environ, "ORCH_PROGRESS": str(tmp_path / "ranks" / "0.progress")}

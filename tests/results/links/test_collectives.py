@@ -34,7 +34,7 @@ from orchestrator.results.summary import summarize
 from orchestrator.results.values import Expected, values_of
 from tests.support.ranks import ranks
 from tests.support.run_folders import build
-from tests.support.trainers import ROOT, needs, torchrun
+from tests.support.trainers import FLAT, needs, torchrun
 
 FRAMEWORK = open_framework("collectives").framework
 
@@ -49,7 +49,7 @@ def spec_of(collective: str, nodes: int = 1, gpus: int = 2, **sets: Any) -> RunS
 SMALL = {"max_bytes": 16384, "factor": 4, "size_seconds": 0.05}
 
 
-PROGRAM = ROOT / "remote" / "collectives.py"
+PROGRAM = FLAT / "collectives.py"
 
 
 def ran(folder: Path, collective: str, nproc: int, *more: str) -> tuple[list[str], RunSpec]:
@@ -146,11 +146,10 @@ def test_half_types_are_summed_exactly(tmp_path: Path, dtype: str) -> None:
 def test_a_wrong_result_ends_the_run(tmp_path: Path, collective: str, nproc: int, right: str, wrong: str, said: str) -> None:
     """The ranks compute something else: the check against what must come out sees it, and no line is printed for that size."""
     needs("torch")
-    remote = Path(__file__).parents[3] / "remote"
-    source = (remote / "collective_calls.py").read_text()
+    source = PROGRAM.with_name("collective_calls.py").read_text()
     assert source.count(right) == 1
     program = tmp_path / "collectives.py"  # the folder of the program comes first where Python looks
-    program.write_text((remote / program.name).read_text())
+    program.write_text(PROGRAM.read_text())
     (tmp_path / "collective_calls.py").write_text(source.replace(right, wrong))
     arguments = ["--collective", collective, "--device", "cpu", "--max-bytes", "4096"]
     with pytest.raises(AssertionError, match=f"wrong result: {said}"):
