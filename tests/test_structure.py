@@ -31,8 +31,8 @@ OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 
 # The ground: modules directly in the package, on which all packages stand and which use only each other.
 GROUND = {
-    "__init__", "__main__", "errors", "extras", "feature", "files", "plural", "pool", "procs", "slurm", "strictjson", "version",
-    "yamlfile",
+    "__init__", "__main__", "errors", "extras", "feature", "files", "notes", "plural", "pool", "procs", "slurm", "strictjson",
+    "version", "yamlfile",
 }  # fmt: skip
 # Each package, and the packages that it may use besides the ground. Imports inside functions and those for types count.
 MAY_USE = {
@@ -105,7 +105,7 @@ DOORS = {
     "cli": "complete connecting options process sealing",
     "controller": "busy controller earlier events fitness peer stage stopping",
     "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
-    "logs": "failures matches metrics nccl near_miss numbers parse patterns steps text",
+    "logs": "failures matches metrics nccl near_miss notes numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line containers environment expectations folders framework job measures options "

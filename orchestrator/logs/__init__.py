@@ -5,11 +5,9 @@ May use `inventory`. Pure: nothing in this package opens a file.
 
 from orchestrator.logs.columns import last_attempt
 from orchestrator.logs.grammar import MULTIPLIER, SETUP_LOG, SIZES, UNITS, Agreement, Header, LogGrammar, is_named
-from orchestrator.logs.left_out import LEFT_OUT
 from orchestrator.logs.steps import RankAggregate, StepSample
 
 __all__ = [
-    "LEFT_OUT",
     "MULTIPLIER",
     "SETUP_LOG",
     "SIZES",

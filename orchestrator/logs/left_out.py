@@ -3,7 +3,7 @@
 >>> rows = {"log.readings[0]": compiled("log.readings[0]", "^Copy: +(?P<rate>[0-9.]+) +[0-9.]+$", None)}
 >>> left_out = LeftOut(rows)
 >>> left_out.look("Copy:   83539.9  0.0159\\nCopy:   8node1: INFO ring\\n", MPIRUN)
->>> left_out.words()
+>>> left_out.notes()
 ["1 line begins like those of log.readings[0] and was left out: 'Copy: 8node1: INFO ring'"]
 """
 
@@ -15,14 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.logs.notes import LINES_LEFT_OUT
 from orchestrator.logs.patterns import Reader, compiled, tokens
 from orchestrator.logs.text import MPIRUN, Tags
+from orchestrator.notes import Note
 from orchestrator.plural import plural
 
-__all__ = ["LEFT_OUT", "MPIRUN", "LeftOut"]
+__all__ = ["MPIRUN", "LeftOut"]
 
-LEFT_OUT = "left out"
-"""The words by which a note about such lines is known."""
 _LEAST_CHARACTERS = 3
 """Fewer plain characters occur in any line by chance."""
 _LEAST_COLUMNS = 2
@@ -73,13 +73,13 @@ class LeftOut:
         column = columns.get(name, ())
         self.hits[reader.pattern.pattern] += len(column) - column.count(None) + (name in leading)
 
-    def words(self) -> list[str]:
+    def notes(self) -> list[Note]:
         """Return a note for each pattern of which lines were left out."""
         notes = []
         for key, count in self.counts.items():
-            verbs = "begins like those of {} and was" if count == 1 else "begin like those of {} and were"
-            first = "" if count == 1 else " the first is"
-            notes.append(f"{plural(count, 'line')} {verbs.format(key)} {LEFT_OUT}:{first} {self.first[key]!r}")
+            begin, were, first = ("begins", "was", "") if count == 1 else ("begin", "were", " the first is")
+            lines, line = plural(count, "line"), self.first[key]
+            notes.append(LINES_LEFT_OUT(lines=lines, begin=begin, pattern=key, were=were, first=first, line=line))
         return notes
 
     def _count_begun(self, key: str, start: Reader, text: str) -> int:

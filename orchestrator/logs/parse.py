@@ -23,11 +23,13 @@ from orchestrator.logs.columns import RankColumns, attempts_in
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.left_out import LeftOut
 from orchestrator.logs.micro_batches import as_steps
+from orchestrator.logs.notes import LINE_CUT_OFF, LONG_LINES_CUT, NO_STEP, NOT_A_NUMBER, READ_AS_RANKS, STEP_GOES_BACK
 from orchestrator.logs.numbers import Finest
 from orchestrator.logs.patterns import Reader, columns, compiled, lines_with, shortest, step_readers, tags_of
 from orchestrator.logs.statements import Statements
 from orchestrator.logs.steps import RankAggregate, StepSample, in_order, rows
 from orchestrator.logs.text import LONG_LINE, blocks, by_rank, cleaned, clock, is_clean, wholes
+from orchestrator.notes import Note
 from orchestrator.plural import times
 
 __all__ = ["LINE_LIMIT", "Parsed", "parse"]
@@ -40,7 +42,6 @@ _MAX_SAMPLES = 400_000
 _MAX_WARNINGS = 20
 _RESOLVED = 1000
 """The resolution of printed numbers is that of the first lines, or of one line of each block."""
-_NO_STEP = "values that belong to no step were left out"  # the line with the step is damaged or missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Parsed:
     said: tuple[StepSample, ...] | RankAggregate
     ranks: tuple[tuple[int, int | None], ...]
     closing: Mapping[str, Any] | None
-    warnings: tuple[str, ...]
+    warnings: tuple[Note, ...]
     readings: tuple[Mapping[str, str], ...] = ()
     misread: str = ""
     rank_parts: tuple[str, ...] = ()
@@ -91,7 +92,7 @@ def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = l
             continue
         long_bytes += min(stop - start, LINE_LIMIT)
         if long_bytes > _LONG_LINES_IN_ALL:
-            collector.warn(f"of lines over {LONG_LINE} bytes, only the first {_LONG_LINES_IN_ALL} bytes in all were read")
+            collector.warn(LONG_LINES_CUT(line_bytes=LONG_LINE, most_bytes=_LONG_LINES_IN_ALL))
             continue
         collector.line(cleaned(data[start : min(stop, start + LINE_LIMIT)]), cut=stop - start > LINE_LIMIT)
     return collector.parsed()
@@ -117,21 +118,20 @@ class _Collector:
         self.finest = Finest(self.numbers, self.factors)
         self.voices: dict[int | None, RankColumns] = defaultdict(RankColumns)
         self.days: dict[int | None, tuple[float, int]] = {}
-        self.count = 0
+        self.count, self.misread = 0, ""
         self.micro_batches = grammar.micro_batches if isinstance(grammar.micro_batches, int) else 1
         self.readings: list[Mapping[str, str]] = []
-        self.warnings: dict[str, None] = {}
-        self.misread = ""
+        self.warnings: dict[Note, None] = {}
 
-    def warn(self, text: str) -> None:
+    def warn(self, note: Note) -> None:
         if len(self.warnings) < _MAX_WARNINGS:
-            self.warnings[text] = None
+            self.warnings[note] = None
 
     def unended(self, raw: bytes) -> None:
         text = cleaned(raw)
         results = (*self.rows, *self.metrics)
         if any(reader.pattern.search(piece) for _, piece in self.tags.pieces(text) for reader in results):
-            self.warn(f"the last line has no line end, so it may be cut off, and was not read: {text[:100]}")
+            self.warn(LINE_CUT_OFF(line=text[:100]))
 
     def lines(self, raw: bytes) -> None:
         """Read a block of whole short lines. A literal in the text is in the bytes too, unless escapes split it."""
@@ -172,7 +172,7 @@ class _Collector:
                 self.left_out.hit_columns(reader, leading, {"step": steps, **values})
             voice = self.voices[tag]
             if leading and not (voice.complete(leading) or voice.renew(leading)):
-                self.warn(_NO_STEP)
+                self.warn(NO_STEP())
             # The first row may complete the previous step; each of the others follows a complete one.
             again = bool(steps) and steps[:1] == voice.steps[-1:]
             done = int(again and voice.complete({name: column[0] for name, column in values.items()}))
@@ -257,11 +257,11 @@ class _Collector:
                 texts.insert(0, ("step", groups.get("step") or ""))
             unread = (f"{name} {text!r}" for name, text in texts if text and values.get(name) is None)
             self.misread = self.misread or next(unread, "")
-            self.warn("step lines with a value that is not a number were left out")
+            self.warn(NOT_A_NUMBER())
             return
         has_step = groups.get("step") is not None
         if not self._take(tag, step, values, has_step) and not self.voices[tag].renew(values):
-            self.warn(_NO_STEP)
+            self.warn(NO_STEP())
 
     def _take(self, tag: int | None, step: int, values: Mapping[str, Any], has_step: bool = True) -> bool:
         """Add values to the last step if it is this one and does not have them, else as a new step. Return False if the values
@@ -320,7 +320,7 @@ class _Collector:
             said=samples,
             ranks=tuple(statements.ranks),
             closing=statements.closing,
-            warnings=(*self.warnings, *self.left_out.words()),
+            warnings=(*self.warnings, *self.left_out.notes()),
             readings=readings,
             misread=self.misread,
             rank_parts=tuple(statements.rank_parts),
@@ -343,8 +343,8 @@ class _Collector:
         whole = [attempt for attempt, end in zip(attempts, ends, strict=True) if end == reached]
         same_start = [attempt for attempt in whole if voice.steps[attempt[0]] == voice.steps[whole[-1][0]]]
         if self.scope == "process" and len(same_start) == len(attempts) > 1:
-            self.warn(f"{len(attempts)} series of the same steps in one file were read as {len(attempts)} ranks")
+            self.warn(READ_AS_RANKS(count=len(attempts)))
             return [as_steps(*voice.part(*attempt), self.micro_batches) for attempt in same_start]
         if len(attempts) > 1:
-            self.warn(f"the step goes back {times(len(attempts) - 1)}: the last attempt that reaches step {reached} was used")
+            self.warn(STEP_GOES_BACK(times=times(len(attempts) - 1), step=reached))
         return [as_steps(*voice.part(*whole[-1]), self.micro_batches)]

@@ -18,9 +18,11 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.logs.grammar import MULTIPLIER, Agreement, Header, LogGrammar
+from orchestrator.logs.notes import CLOSING_LINE_UNREAD, CLOSING_LINES_DIFFER, NO_RANK
 from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.patterns import Reader, compiled
 from orchestrator.logs.text import whole
+from orchestrator.notes import Note
 from orchestrator.strictjson import strict_json
 
 __all__ = ["Statements"]
@@ -31,7 +33,7 @@ _MOST_REASONS = 20
 _MOST_VALUES = 8
 _SHOWN = 160
 
-Warn = Callable[[str], None]
+Warn = Callable[[Note], None]
 
 
 class Statements:
@@ -152,7 +154,7 @@ class Statements:
     def _rank(self, groups: Mapping[str, str | None], warn: Warn) -> None:
         rank, world_size = whole(groups.get("rank")), whole(groups.get("world_size"))
         if rank is None or len(self.ranks) >= _MOST:
-            warn("a rank line has no valid rank")
+            warn(NO_RANK())
         else:
             self.ranks.append((rank, world_size))
 
@@ -160,13 +162,13 @@ class Statements:
         try:
             value = strict_json(text, "closing line")
         except DataError as error:
-            warn(str(error))
+            warn(CLOSING_LINE_UNREAD(fault=error.message))
             return
         if not isinstance(value, dict):
-            warn(f"closing line: expected a JSON object, got {type(value).__name__}")
+            warn(CLOSING_LINE_UNREAD(fault=f"expected a JSON object, got {type(value).__name__}"))
             return
         if self.closing not in (None, value):
-            warn("several closing lines differ; the last one was used")
+            warn(CLOSING_LINES_DIFFER())
         self.closing = value
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.notes import Note
 from orchestrator.plan.baselines import baseline_of, is_baseline
 from orchestrator.plan.spec import Skipped
 from orchestrator.results.cells import LENGTH, SHAPE, Cell, order
+from orchestrator.results.notes import BASELINE_IMPOSSIBLE, BASELINE_RUNNING, BATCH_SIZE_NOT_FOUND, NO_BASELINE
 from orchestrator.results.run import REREAD, RUNNING
 
 __all__ = ["baseline_in", "families_of", "no_baseline"]
@@ -35,7 +37,7 @@ def baseline_in(cell: Cell, family: Sequence[Cell]) -> Cell | None:
     return max(candidates, key=fitness, default=None)
 
 
-def no_baseline(series: str, family: Sequence[Cell], cells: Sequence[Cell], skipped: Sequence[Skipped]) -> str:
+def no_baseline(series: str, family: Sequence[Cell], cells: Sequence[Cell], skipped: Sequence[Skipped]) -> Note:
     """Return a note that there is no speedup and how to get one; another bench's runs count only if this bench borrows them.
 
     ``family``: the cells of one series; ``cells``: all of a table; ``skipped``: configurations that were impossible.
@@ -46,18 +48,18 @@ def no_baseline(series: str, family: Sequence[Cell], cells: Sequence[Cell], skip
         bases = [cell for cell in cells if is_baseline(cell.spec) and cell.key(*SHAPE, *LENGTH, "batch_size") == alike]
         if any(cell.values for cell in bases):
             shape = bases[0].spec.shape
-            return f"{series}: no speedup, because no {shape} run found this batch size; --batch-size sets one for all shapes"
+            return BATCH_SIZE_NOT_FOUND(series=series, shape=shape)
     tried = [run for cell in bases for run in cell.runs]
     shape = (bases[0].spec if bases else baseline_of(family[0].spec)).shape
     spec = family[0].spec
     of_shape = spec.framework, spec.model, shape, spec.dtype
     impossible = {(other.framework, other.model, other.shape, other.choices.get("dtype", spec.dtype)) for other in skipped}
     if not tried and of_shape in impossible:
-        return f"{series}: no speedup, because {shape} is impossible; --baseline-shape chooses another baseline"
+        return BASELINE_IMPOSSIBLE(series=series, shape=shape)
     other = "" if shape == "1n1g" else "; if no node has so many devices, --baseline-shape chooses another one"
     rerun = f"orch bench without --no-baseline measures one, or borrows a good run of the same spec{other}"
     again = sorted({run.repeated_by for run in tried} - {"", REREAD})
     retry = f"{' or '.join(again)} repeats it" if again else "a new orch bench measures a new one"
     if any(run.state == RUNNING for run in tried):
-        return f"{series}: no speedup yet, because no {shape} run has ended"
-    return f"{series}: no speedup, because there is no good {shape} run; {retry if tried else rerun}"
+        return BASELINE_RUNNING(series=series, shape=shape)
+    return NO_BASELINE(series=series, shape=shape, how=retry if tried else rerun)

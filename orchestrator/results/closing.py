@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.logs.notes import CLOSING_LINE_UNREAD
 from orchestrator.logs.parse import Parsed
 from orchestrator.plan import RunSpec
 from orchestrator.record.evidence import invalid
@@ -27,7 +28,7 @@ def closing_of(planned: Manifest, sampled: Sequence[Parsed], host: str) -> Mappi
         return {}
     closing = next((log.closing for log in sampled if log.closing is not None), None)
     if closing is None:
-        reasons = [text for log in sampled for text in log.warnings if text.startswith("closing line")]
+        reasons = [note for log in sampled for note in log.warnings if note.code == CLOSING_LINE_UNREAD.code]
         raise invalid("expected the program's closing line, the log has none", host, hint="; ".join(reasons))
     try:
         spec = as_trained(planned.spec, closing)

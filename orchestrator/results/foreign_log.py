@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.logs import LEFT_OUT, LogGrammar
+from orchestrator.logs import LogGrammar
+from orchestrator.logs.notes import LINES_LEFT_OUT
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec
@@ -24,6 +25,7 @@ from orchestrator.record.node_record import short
 from orchestrator.results.language_model import language_values
 from orchestrator.results.log_checks import read_window, sizes_of, verify_statements
 from orchestrator.results.measured import expected_of, metrics_of
+from orchestrator.results.notes import NOT_STEADY
 from orchestrator.results.numbers.clock import verify_no_jump
 from orchestrator.results.numbers.cumulative import cumulative_note
 from orchestrator.results.numbers.steadiness import unsteady
@@ -137,13 +139,13 @@ def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: t
     parsed = parse(log, grammar.with_options({}))
     verify_statements(parsed, _named_sizes(spec, has_micro_batches=False))
     steps = Terms(window[0] - 1, window[1], spec.global_batch, cumulative=grammar.cumulative)
-    left_out = [text for text in parsed.warnings if LEFT_OUT in text]
+    left_out = [note for note in parsed.warnings if note.code == LINES_LEFT_OUT.code]
     intervals: Sequence[Stretch] = ()
     # A rule may read other lines, or other times of them.
     with suppress(DataError):
         intervals = window_of(parsed.samples, steps)
     verify_no_jump(intervals)
-    uneven = [f"not steady: {text}" for text in unsteady(intervals)] if intervals else []
+    uneven = [NOT_STEADY(where="", found=note) for note in unsteady(intervals)] if intervals else []
     return (*left_out, *verify_training(parsed.samples, steps), *cumulative_note(parsed.samples, steps), *uneven)
 
 

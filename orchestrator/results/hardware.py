@@ -15,8 +15,9 @@ from orchestrator.checks.gpu_states import gpu_states, is_partition
 from orchestrator.checks.gpus import conditions
 from orchestrator.checks.load import WORTH, Load, busy_with_others
 from orchestrator.inventory import fold
+from orchestrator.notes import Note
+from orchestrator.results.notes import MORE_WARM_UP, NO_STEADY_STATE, NOT_STEADY, STARTS_TOO_EARLY
 from orchestrator.results.numbers.peaks import MODELS
-from orchestrator.results.numbers.steadiness import MORE_WARM_UP
 from orchestrator.results.run import Lowered, RunResult
 from orchestrator.results.telemetry.doubts import busiest
 
@@ -200,7 +201,7 @@ def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, mas
     return [f"{fold(silent)} {words}{gradients}: {why}"]
 
 
-def unsteady_in(runs: Sequence[RunResult]) -> list[str]:
+def unsteady_in(runs: Sequence[RunResult]) -> list[Note]:
     """Return a text on the runs whose window was not steady, or began too early, with all that was found in the one of them
     that varied most."""
     affected = [run for run in runs if run.step_times and (run.unsteady or run.begins_too_early)]
@@ -210,26 +211,24 @@ def unsteady_in(runs: Sequence[RunResult]) -> list[str]:
     early = _too_early(worst)
     if worst.unsteady and (worst.steady is None or worst.steady.first_step is None or not _is_about_warm_up(worst)):
         early = []  # a machine that slows down needs no more warm-up
-    known = [text.replace(f"; {MORE_WARM_UP}", "") if early else text for text in worst.unsteady]
-    texts = "; ".join([*known, *early])
-    if len(runs) == 1:
-        return [f"not steady: {texts}"]
-    return [f"not steady in {len(affected)} of {len(runs)} runs; in repeat {worst.repeat}: {texts}"]
+    known = [note.plain if early else note for note in worst.unsteady]
+    where = f" in {len(affected)} of {len(runs)} runs; in repeat {worst.repeat}"
+    return [NOT_STEADY(where=where if len(runs) > 1 else "", found="; ".join([*known, *early]))]
 
 
 def _is_about_warm_up(run: RunResult) -> bool:
-    return any(MORE_WARM_UP in text for text in run.unsteady)
+    return any(note.code in MORE_WARM_UP for note in run.unsteady)
 
 
-def _too_early(run: RunResult) -> list[str]:
+def _too_early(run: RunResult) -> list[Note]:
     """Return when the steady state of a run began, if its window began before."""
     if not run.begins_too_early or not run.steady or not run.throughput or not run.spec:
         return []
     begin, first = run.steady.first_step, run.throughput.first_step
     if begin is None:
-        return ["the run reached no steady state: more --steps may be needed"]
+        return [NO_STEADY_STATE()]
     enough = run.spec.warmup_steps + begin - first
-    return [f"the steady state begins with step {begin}, the window with step {first}: --warmup-steps {enough} or more"]
+    return [STARTS_TOO_EARLY(steady=begin, first=first, enough=enough)]
 
 
 def conditions_of(runs: Iterable[RunResult]) -> list[str]:

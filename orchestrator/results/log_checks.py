@@ -21,6 +21,7 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
 from orchestrator.logs.parse import Parsed
+from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, TOKENS_PER_S
 from orchestrator.plural import plural
@@ -50,7 +51,7 @@ class StepReading:
     window: Sequence[Stretch]
     times: Sequence[float]
     notes: tuple[str, ...]
-    unsteady: tuple[str, ...]
+    unsteady: tuple[Note, ...]
     steady: SteadyStart | None
     tempo: Tempo | None
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.errors import OrchError
 from orchestrator.logs.metrics import Metric
+from orchestrator.notes import Note
 from orchestrator.plan import MEASURES, Measure, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, TRAINING
 from orchestrator.results.numbers.steady_start import SteadyStart
@@ -68,7 +69,7 @@ class RunResult:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observed: Mapping[str, Any] = field(default_factory=dict)
     step_times: StepTimes | None = None
-    unsteady: tuple[str, ...] = ()
+    unsteady: tuple[Note, ...] = ()
     steady: SteadyStart | None = None
     tempo: Tempo | None = None
     by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)

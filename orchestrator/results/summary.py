@@ -138,7 +138,7 @@ def summarize(
     without_baseline = [
         cell for cell in cells if cell.metric.speedup and bases[id(cell)] is None and "tune" not in cell.spec.origins.values()
     ]
-    own_notes = [no_baseline(series[id(cell)], families[id(cell)], cells, skipped) for cell in without_baseline]
+    own_notes: list[str] = [no_baseline(series[id(cell)], families[id(cell)], cells, skipped) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
     own_notes += _drift_notes(cells, drifts, of_medians)
     own_notes += _carried_notes(cells)

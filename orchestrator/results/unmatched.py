@@ -13,6 +13,7 @@ from contextlib import suppress
 from orchestrator.errors import DataError
 from orchestrator.logs import StepSample, is_named
 from orchestrator.logs.near_miss import NearMiss, near_miss
+from orchestrator.logs.notes import CLOSING_LINE_UNREAD
 from orchestrator.logs.parse import Parsed
 from orchestrator.logs.patterns import tags_of
 from orchestrator.logs.text import Tags, cleaned
@@ -59,14 +60,14 @@ def verify_matched(
         raise _unmatched(
             f"expected rank lines of {spec.world_size} ranks, found 0", {"log.rank": grammar.rank}, run, places, planned
         )
-    if grammar.closing and not any(log.closing or any(map(_is_of_closing, log.warnings)) for log in logs):
+    if grammar.closing and not any(map(_has_closing, logs)):
         raise _unmatched(
             "expected the program's closing line, found none", {"log.closing": grammar.closing}, run, files, planned
         )
 
 
-def _is_of_closing(warning: str) -> bool:
-    return warning.startswith("closing line")
+def _has_closing(log: Parsed) -> bool:
+    return bool(log.closing) or any(note.code == CLOSING_LINE_UNREAD.code for note in log.warnings)
 
 
 def _unmatched(

@@ -13,6 +13,7 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.report.cells import details
 from orchestrator.report.formats import json as as_json
 from orchestrator.results.hardware import unsteady_in
+from orchestrator.results.notes import SLOW_START
 from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.numbers.tempo import StepTimes
 from orchestrator.results.read import read_run
@@ -41,11 +42,11 @@ def test_a_window_within_the_steady_state_gets_no_note_and_one_before_it_says_wh
 
 
 def test_what_is_known_of_the_window_and_of_its_warm_up_is_one_note_with_one_hint() -> None:
-    found = ("steps 21-40 took 24.0% longer per step than the others; that is 2 s, 4.0% of the window",)
-    (text,) = unsteady_in(warmed(41, unsteady=(f"{found[0]}; more --warmup-steps may be needed",)))
-    assert (
-        text
-        == f"not steady: {found[0]}; the steady state begins with step 41, the window with step 21: --warmup-steps 40 or more"
+    found = SLOW_START(steps="steps 21-40", longer=0.24, cost="2 s, 4.0% of the window")
+    (text,) = unsteady_in(warmed(41, unsteady=(found,)))
+    assert text == (
+        "not steady: steps 21-40 took 24.0% longer per step than the others; that is 2 s, 4.0% of the window; "
+        "the steady state begins with step 41, the window with step 21: --warmup-steps 40 or more"
     )
 
 

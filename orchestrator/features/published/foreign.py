@@ -22,6 +22,7 @@ from orchestrator.features.published.folders import TABLES, open_published, rule
 from orchestrator.features.published.rules import Case, Rule, rule_of
 from orchestrator.features.published.tables import BASELINE
 from orchestrator.logs import LogGrammar, is_named
+from orchestrator.notes import as_note
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.baselines import as_baseline
 from orchestrator.plan.folders import open_framework
@@ -82,7 +83,7 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None,
     notes += [_rule_note(framework, rule) if rule else grammar_note(framework), *copies, *_misnamed_note(misnamed)]
     notes += _run_counts(framework, summary) if rule else []
     # The command that measures a baseline applies to orch's own runs only.
-    notes += [re.split("; (?:a new )?orch ", note)[0] for note in summary.notes]
+    notes += [as_note(note).plain for note in summary.notes]
     return replace(summary, notes=tuple(notes))
 
 

@@ -16,10 +16,11 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import accumulate
 
+from orchestrator.notes import Note
+from orchestrator.results.notes import SLOW_START, SLOW_STEPS, SLOW_STRETCH, SLOWING_DOWN, SPEEDING_UP
 from orchestrator.results.numbers.throughput import WORTH, Stretch, mean, median
 
 __all__ = [
-    "MORE_WARM_UP",
     "clipped",
     "correlation",
     "differences",
@@ -30,7 +31,6 @@ __all__ = [
     "unsteady",
 ]
 
-MORE_WARM_UP = "more --warmup-steps may be needed"
 _NORMAL = 1.4826
 """The standard deviation of normal values over their median absolute deviation."""
 _FAR, _SLOW = 6.0, 0.25
@@ -52,7 +52,7 @@ _TOO_ONE_SIDED = 33
 _NAMED = 5
 
 
-def unsteady(window: Sequence[Stretch]) -> tuple[str, ...]:
+def unsteady(window: Sequence[Stretch]) -> tuple[Note, ...]:
     """Return in which ways the lines of a window, in order, are not steady, and what that costs; empty if they are."""
     times = [line.seconds / line.steps for line in window]
     slow = slow_steps(times)
@@ -145,33 +145,31 @@ def trend(step_times: Sequence[float]) -> float | None:
 # -- words
 
 
-def _of_slow(window: Sequence[Stretch], times: Sequence[float], slow: Sequence[int]) -> str:
+def _of_slow(window: Sequence[Stretch], times: Sequence[float], slow: Sequence[int]) -> Note:
     usual = median(times)
     longer = median([times[place] for place in slow]) / usual
     count, total = sum(window[place].steps for place in slow), sum(line.steps for line in window)
-    steps = f"{count} of {total} steps took {longer:.3g} times as long as the median: {_spans(window, slow)}"
-    return f"{steps}; that is {_cost(window, times, slow, usual)}"
+    steps, cost = _spans(window, slow), _cost(window, times, slow, usual)
+    return SLOW_STEPS(count=count, total=total, longer=longer, steps=steps, cost=cost)
 
 
-def _of_stretch(window: Sequence[Stretch], times: Sequence[float], span: tuple[int, int]) -> str:
+def _of_stretch(window: Sequence[Stretch], times: Sequence[float], span: tuple[int, int]) -> Note:
     slow: Sequence[int] = range(*span)
     fast: Sequence[int] = [*range(span[0]), *range(span[1], len(times))]
     if _typical(times, slow) < _typical(times, fast):
         slow, fast = fast, slow
     usual = _typical(times, fast)
-    words = f"{_spans(window, slow)} took {_typical(times, slow) / usual - 1:.1%} longer per step than the others"
+    longer, cost = _typical(times, slow) / usual - 1, _cost(window, times, slow, usual)
     at_the_start = slow[0] == 0 and slow[-1] == len(slow) - 1
-    hint = f"; {MORE_WARM_UP}" if at_the_start else ""
-    return f"{words}; that is {_cost(window, times, slow, usual)}{hint}"
+    kind = SLOW_START if at_the_start else SLOW_STRETCH
+    return kind(steps=_spans(window, slow), longer=longer, cost=cost)
 
 
-def _of_trend(times: Sequence[float], grown: float) -> str:
-    how, cause = ("slower", "the machine slows down") if grown > 0 else ("faster", MORE_WARM_UP)
+def _of_trend(times: Sequence[float], grown: float) -> Note:
     fifth = len(times) // 5
     usual = median(times[:fifth] if grown > 0 else times[-fifth:])
     lost = math.fsum(time - usual for time in times) / math.fsum(times)
-    words = f"the last fifth of the window is {abs(grown):.1%} {how} per step than the first"
-    return f"{words}; that is {lost:.1%} of the window; {cause}"
+    return SLOWING_DOWN(longer=grown, lost=lost) if grown > 0 else SPEEDING_UP(shorter=-grown, lost=lost)
 
 
 def _typical(times: Sequence[float], places: Sequence[int]) -> float:

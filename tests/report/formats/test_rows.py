@@ -18,6 +18,7 @@ from orchestrator.logs.metrics import Metric
 from orchestrator.report.formats import csv as delimited
 from orchestrator.report.formats import json as jsonout
 from orchestrator.report.formats import junit, markdown, prometheus
+from orchestrator.results.notes import NO_BASELINE
 from orchestrator.results.summary import Row, Summary, summarize
 from tests.support.summaries import example, measured, runs
 
@@ -57,14 +58,23 @@ def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(sum
 
 def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
     document = json.loads(jsonout.render(summary))
-    assert document["schema"] == 7 and {row["unit"] for row in document["rows"]} == {"samples/s"}
-    assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)}] * 3
+    assert document["schema"] == 8 and {row["unit"] for row in document["rows"]} == {"samples/s"}
+    assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)} | {"qualification_codes"}] * 3
     assert document["rows"][1]["speedup"] == pytest.approx((2277.07 * 2311.41 * 2144.24 / 353.62 / 354.44 / 354.02) ** (1 / 3))
     assert [run["value"] for run in document["rows"][1]["repeats"]] == [2277.07, 2311.41, 2144.24]
     assert document["rows"][2]["median"] is None and document["rows"][2]["interval"] is None
     assert document["rows"][1]["speedup_interval"].keys() == {"low", "high", "level"}
     assert document["baselines"]["pytorch resnet50 fp16 b128 synthetic"]["run_ids"] == ["1n1g-1", "1n1g-2", "1n1g-3"]
     assert jsonout.render(summary) == jsonout.render(summary)
+
+
+def test_json_has_the_code_of_each_note(summary: Summary) -> None:
+    notes = (NO_BASELINE(series="a", shape="1n1g", how="b"), "of an earlier record")
+    rows = tuple(replace(row, qualifications=notes) for row in summary.rows)
+    document = json.loads(jsonout.render(replace(summary, notes=notes, rows=rows)))
+    codes = [{"code": "no_baseline", "severity": "refusal"}, {"code": "recorded", "severity": "remark"}]
+    assert (document["notes"], document["note_codes"]) == (list(notes), codes)
+    assert [(row["qualifications"], row["qualification_codes"]) for row in document["rows"]] == [(list(notes), codes)] * 3
 
 
 def test_junit_has_a_case_per_cell_that_fails_where_a_run_failed(summary: Summary) -> None:

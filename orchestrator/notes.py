@@ -1,0 +1,82 @@
+"""Notes: what is said beside numbers, as values. Code asks for a note's code and never searches its words.
+
+A kind of note has a code, which programs filter by, a severity, and the words, in which the fields of a note are filled.
+`logs/notes.py`, `results/notes.py` and the `notes.py` of features have the kinds; a page of `docs` says when each is given.
+
+>>> SLOW = Kind("slow_node", DOUBT, "{host} takes {longer:.1%} longer", "; take {host} out")
+>>> note = SLOW(host="node2", longer=0.031)
+>>> note, note.code, note.severity, note.plain
+('node2 takes 3.1% longer; take node2 out', 'slow_node', 'doubt', 'node2 takes 3.1% longer')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = ["DOUBT", "RECORDED", "REFUSAL", "REMARK", "Kind", "Note", "as_note"]
+
+DOUBT = "doubt"
+"""The number may be wrong, or is less certain than it looks."""
+REMARK = "remark"
+"""To know what was measured; the number is as good as without it."""
+REFUSAL = "refusal"
+"""Something that was asked for has no number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of note. ``words`` are a format string; ``hint`` is its end, what to do about it, for who can do that."""
+
+    code: str
+    severity: str
+    words: str
+    hint: str = ""
+
+    def __call__(self, **fields: Any) -> Note:
+        """Return a note of this kind with its words filled in."""
+        return Note(self, fields)
+
+
+class Note(str):
+    """A sentence with its kind and the values in it. As a text it sorts, compares and is written like its words, beside those
+    of earlier records, which have no code."""
+
+    __slots__ = ("fields", "kind")
+    kind: Kind
+    fields: Mapping[str, Any]
+
+    def __new__(cls, kind: Kind, fields: Mapping[str, Any]) -> Note:  # noqa: D102 as __init__ of other classes
+        note = super().__new__(cls, (kind.words + kind.hint).format(**fields))
+        note.kind, note.fields = kind, fields
+        return note
+
+    def __getnewargs__(self) -> tuple[Kind, Mapping[str, Any]]:  # type: ignore[override]
+        return self.kind, self.fields
+
+    def __deepcopy__(self, memo: object) -> Note:
+        return self
+
+    @property
+    def code(self) -> str:
+        """What programs filter by."""
+        return self.kind.code
+
+    @property
+    def severity(self) -> str:
+        """`DOUBT`, `REMARK` or `REFUSAL`."""
+        return self.kind.severity
+
+    @property
+    def plain(self) -> Note:
+        """The note without its hint."""
+        return Note(replace(self.kind, hint=""), self.fields)
+
+
+RECORDED = Kind("recorded", REMARK, "{text}")
+
+
+def as_note(text: str) -> Note:
+    """Return a text of a record, which has no code, as a note."""
+    return text if isinstance(text, Note) else RECORDED(text=text)
