@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.compare.kept import cell_of
-from orchestrator.analysis.history import PastCell, revived
+from orchestrator.analysis.past_cells import PastCell, revived
 from orchestrator.record.acceptance import acceptances
 from orchestrator.record.node_states import NodeState
 from orchestrator.record.rundir import bench_folders

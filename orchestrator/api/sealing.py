@@ -31,7 +31,7 @@ def contents(folder: BenchDir | AcceptanceDir) -> dict[str, Any]:
 def _of_bench(bench: BenchDir) -> dict[str, Any]:
     import json
 
-    from orchestrator.analysis.history import listed
+    from orchestrator.analysis.past_cells import listed
     from orchestrator.report.formats.json import render
     from orchestrator.results.bench import notes_of
     from orchestrator.results.planned import planned_runs
@@ -54,7 +54,7 @@ def _of_bench(bench: BenchDir) -> dict[str, Any]:
 
 def _of_acceptance(acceptance: AcceptanceDir) -> dict[str, Any]:
     from orchestrator.analysis.accept import certificate_of
-    from orchestrator.analysis.history import listed
+    from orchestrator.analysis.past_cells import listed
     from orchestrator.results.read import read_run
 
     record, certificate = acceptance.record(), certificate_of(acceptance).as_dict()

@@ -41,7 +41,6 @@ _CORE = {
     },
     "collect": {"collect": "Collect logs and exit records."},
     "summarize": {"summarize": "Print the scaling table of a bench."},
-    "history": {"history": "List every configuration of every bench."},
     "site": {"site": "Write a static site of all benches in the project."},
     "serve": {"serve": "Serve that site live, on this machine only."},
     "archive": {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, bench_names, node_pasts, page_name
-from orchestrator.analysis.history import evidence_mark
+from orchestrator.analysis.past_cells import evidence_mark
 from orchestrator.errors import DataError, OrchError
 from orchestrator.pool import shared_out
 from orchestrator.record import BenchDir, Project

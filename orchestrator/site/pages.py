@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry
 from orchestrator.analysis.compare.kept import kept
-from orchestrator.analysis.history import damaged_runs, evidence_mark, past_cells
+from orchestrator.analysis.past_cells import damaged_runs, evidence_mark, past_cells
 from orchestrator.errors import DataError, OrchError
 from orchestrator.record import BenchDir, holder
 from orchestrator.record.acceptance import AcceptanceDir

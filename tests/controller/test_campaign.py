@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.history import history
+from orchestrator.analysis.past_cells import history
 from orchestrator.controller.busy import wait_until_free
 from orchestrator.controller.campaign import ports
 from orchestrator.controller.events import Checked, NodeEnded, RunBegun, RunOver, Started, Waiting

@@ -13,7 +13,7 @@ from orchestrator.cli.options import print_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrator.analysis.history import History
+    from orchestrator.analysis.past_cells import History
     from orchestrator.errors import OrchError
     from orchestrator.features.store.archives import Listing, Store
     from orchestrator.features.store.index import Entry
@@ -41,7 +41,7 @@ def history_from(where: str, accept_new: bool) -> tuple[History, list[OrchError]
     Of several archives of one bench or acceptance, that with the most measured runs counts."""
     from dataclasses import replace
 
-    from orchestrator.analysis.history import history_of
+    from orchestrator.analysis.past_cells import history_of
     from orchestrator.record.past_acceptance import oldest_first
 
     with opened(where, accept_new) as store:

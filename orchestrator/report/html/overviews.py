@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, NodePast
-from orchestrator.analysis.history import PastCell
-from orchestrator.report.history import in_title_order, title_of
+from orchestrator.analysis.past_cells import PastCell
+from orchestrator.features.history.report import in_title_order, title_of
 from orchestrator.report.html.choices import choices, fields_of
 from orchestrator.report.html.navigation import links_of
 from orchestrator.report.html.svg import drawing

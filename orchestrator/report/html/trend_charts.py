@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-from orchestrator.analysis.history import PastCell
+from orchestrator.analysis.past_cells import PastCell
 from orchestrator.plural import plural
 from orchestrator.report.html.axes import columns, new_axes, put_words
 from orchestrator.report.html.svg import COLOURS, inline

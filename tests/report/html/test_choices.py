@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from orchestrator.analysis.catalogue import BenchEntry
-from orchestrator.analysis.history import PastCell
+from orchestrator.analysis.past_cells import PastCell
 from orchestrator.report.html.choices import MOST_CELLS, choices
 from orchestrator.results import Interval
 

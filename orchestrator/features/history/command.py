@@ -14,7 +14,7 @@ from orchestrator.cli.options import AcceptNew, Json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.analysis.history import History, PastAcceptance, PastCell
+    from orchestrator.analysis.past_cells import History, PastAcceptance, PastCell
     from orchestrator.errors import OrchError
     from orchestrator.record import Project
 
@@ -46,7 +46,7 @@ def history(
     Below them come the acceptances of the same hosts over time, unless options select configurations. Exits with 4 if the
     evidence of a bench is damaged; all others are still listed.
     """
-    from orchestrator.analysis.history import chosen
+    from orchestrator.analysis.past_cells import chosen
     from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.extras import need
     from orchestrator.files import write_atomic
@@ -61,7 +61,7 @@ def history(
     whole, faults = _of_store(store, accept_new) if store else (_of_project(project), [])
     cells = chosen(whole.cells, model, dtype, shape_name, begin, metric)
     if plot:
-        from orchestrator.report.trend import svg
+        from orchestrator.features.history.trend_chart import svg
 
         write_atomic(plot, svg(cells), 0o644, is_input=True)
         typer.echo(f"wrote {plot}", err=True)
@@ -86,8 +86,8 @@ def _of_store(where: str, accept_new: bool) -> tuple[History, list[OrchError]]:
 def _of_project(project: Project) -> History:
     from dataclasses import replace
 
-    from orchestrator.analysis.history import history
     from orchestrator.analysis.past_acceptances import past_acceptances
+    from orchestrator.analysis.past_cells import history
 
     benches = history(project.runs, project.history)
     accepted, damaged = past_acceptances(project.runs, project.acceptances)
@@ -97,7 +97,7 @@ def _of_project(project: Project) -> History:
 def _show(cells: Sequence[PastCell], accepted: Sequence[PastAcceptance], whole: History, store: str, as_json: bool) -> None:
     from rich.console import Console
 
-    from orchestrator.report import history as report
+    from orchestrator.features.history import report
     from orchestrator.report.text import one_line
 
     if as_json:

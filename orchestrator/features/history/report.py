@@ -10,7 +10,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.analysis.history import History, PastAcceptance, PastCell
+from orchestrator.analysis.past_cells import History, PastAcceptance, PastCell
 from orchestrator.inventory import fold
 from orchestrator.report.cells import number, reach, repeats
 from orchestrator.report.terminal import fitting

@@ -15,12 +15,12 @@ from rich.console import Console
 
 from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.history import PastCell, chosen, history
 from orchestrator.analysis.past_acceptances import past_acceptances
+from orchestrator.analysis.past_cells import PastCell, chosen, history
+from orchestrator.features.history import report
+from orchestrator.features.history.trend_chart import svg
 from orchestrator.record.acceptance import acceptances
 from orchestrator.record.rundir import BenchDir
-from orchestrator.report import history as report
-from orchestrator.report.trend import svg
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
 from tests.results.test_measures import made_bench

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from orchestrator.analysis.history import PastCell
+from orchestrator.analysis.past_cells import PastCell
 from orchestrator.report.text import one_line
 
 __all__ = ["svg"]

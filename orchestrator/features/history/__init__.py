@@ -1,0 +1,5 @@
+"""The past of a project or a store: every configuration of every bench, and acceptances of the same hosts over time."""
+
+from orchestrator.feature import Feature
+
+FEATURE = Feature(commands={"command": {"history": "List every configuration of every bench."}})
