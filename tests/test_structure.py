@@ -57,7 +57,7 @@ MAY_USE = {
 # which says by itself what it is; these are the modules and folders of features that still lie elsewhere.
 FEATURES = {
     "accept": "analysis/accept analysis/past_acceptances cli/accept cli/acceptance cli/acceptances cli/suite_check "
-    "cli/suite_plan plan/suite plan/suite_files record/acceptance record/past_acceptance report/accept report/html/certificate",
+    "cli/suite_plan plan/suite plan/suite_files record/acceptance report/accept report/html/certificate",
     "ansible": "inventory/ansible inventory/ansible_files inventory/ansible_vars",
     "profile": "plan/profile",
     "search": "analysis/bisect analysis/tune cli/answer cli/bisect cli/tune controller/bisection controller/rounds "
@@ -114,7 +114,7 @@ DOORS = {
     ),
     "record": (
         "acceptance archive archive_record bench_parts benchfile bisect_record borrow defaults evidence "
-        "journal manifest node_record node_states owed past_acceptance project recorded_spec "
+        "folder_cache journal manifest node_record node_states owed past_acceptance project recorded_spec "
         "refused removal reread rundir sealed signature state_file submission telemetry"
     ),
     "report": (
@@ -171,7 +171,7 @@ HOMES = {
     "jinja2": ["plan/sandbox.py", "report/html"],
     "typer": ["cli/", "features/"],
     "rich": ["cli/", "features/", "report/"],
-    "matplotlib": ["report/"],
+    "matplotlib": ["features/history/trend_chart.py", "report/"],
     "asyncssh": ["lab/asyncssh_server.py"],
     "pandas": ["api/bench.py"],
     "fsspec": ["features/store/bucket.py"],

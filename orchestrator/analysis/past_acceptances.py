@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.accept import certificate_of
-from orchestrator.analysis.past_cells import remembered
 from orchestrator.errors import OrchError
 from orchestrator.record.acceptance import AcceptanceDir, acceptances
+from orchestrator.record.folder_cache import remembered
 from orchestrator.record.past_acceptance import PastAcceptance, oldest_first
 
 __all__ = ["past_acceptances"]

@@ -1,42 +1,28 @@
-"""Every cell of every bench of a project, oldest first, from the evidence of each bench.
-
-The cells of a bench are cached in one deletable file, and read from there only if no file of the bench has changed its size or
-modification time. Reading ten thousand logs again takes half a minute; checking their sizes and times takes a moment.
-"""
+"""Cells of past benches, as a history, an archive, a store and a site show them."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from datetime import datetime, timezone
 from typing import Any
 
-from orchestrator.errors import DataError, OrchError
-from orchestrator.files import write_atomic
+from orchestrator.errors import DataError
 from orchestrator.record import BenchDir
 from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.past_acceptance import PastAcceptance
-from orchestrator.record.rundir import bench_folders
-from orchestrator.record.sealed import is_broken, sealed
-from orchestrator.record.state_file import read_json
 from orchestrator.results import Interval, RunResult
 from orchestrator.results.bench import placed
-from orchestrator.results.read import read_run
+from orchestrator.results.entries import SPEED
+from orchestrator.results.keys import in_order
 from orchestrator.results.summary import Row, summarize
-from orchestrator.version import __version__
+from orchestrator.results.values import Key
 
 __all__ = [
-    "History", "PastAcceptance", "PastCell", "chosen", "damaged_runs", "evidence_mark", "history", "history_of", "listed",
-    "past_cells", "remembered", "revived",
+    "History", "PastCell", "damaged_runs", "history_of", "in_title_order", "listed", "past_cells", "revived", "title_of",
 ]  # fmt: skip
-
-_SCHEMA = 6
-_NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
-"""Names of derived files and of files that are no evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +53,14 @@ class PastCell:
     hardware: str
     label: str = ""
 
+    @property
+    def days(self) -> float | None:
+        """The time at which the bench was planned as charts count it, in days since 1970; None for a text that is none."""
+        try:
+            return datetime.strptime(self.created, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp() / 86400
+        except ValueError:
+            return None
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -81,89 +75,18 @@ class History:
     acceptances: tuple[PastAcceptance, ...] = ()
 
 
-def history(root: Path, cache: Path) -> History:
-    """Return the history of the benches in ``root``; damaged benches raise nothing. ``cache`` need not exist."""
-    return history_of(remembered(cache, list(reversed(bench_folders(root))), _read))
-
-
-def remembered(cache: Path, folders: Sequence[Path], read: Callable[[Path], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return by name what ``read`` says of folders with benches, from ``cache`` where no file of one has changed."""
-    cached, entries = _cached(cache), dict[str, dict[str, Any]]()
-    for folder in folders:
-        mark = evidence_mark(folder)
-        entry = cached.get(folder.name)
-        entries[folder.name] = entry if entry and entry["mark"] == mark else {"mark": mark, **read(folder)}
-    if entries != cached:
-        with suppress(OrchError, OSError):  # the cache only saves time
-            cache.parent.mkdir(mode=0o700, exist_ok=True)
-            write_atomic(cache, json.dumps(sealed({"schema": _SCHEMA, "orch": __version__, "benches": entries})).encode())
-    return entries
-
-
 def history_of(entries: Mapping[str, Mapping[str, Any]]) -> History:
-    """Return the history of benches, given by name as `listed` does."""
+    """Return the history of benches, each by name as `listed` gives it."""
     cells = [revived(cell) for entry in entries.values() for cell in entry["cells"]]
     damaged = {name: reason for entry in entries.values() for name, reason in entry["damaged"].items()}
     speedless = {name: entry["measures"] for name, entry in entries.items() if entry["measures"]}
     return History(tuple(sorted(cells, key=lambda cell: (cell.created, cell.bench_id))), damaged, speedless)
 
 
-def chosen(
-    cells: Sequence[PastCell], model: str = "", dtype: str = "", shape: str = "", since: str = "", metric: str = ""
-) -> tuple[PastCell, ...]:
-    """Return the matching cells; an empty text matches any, except that without ``metric`` only primary ones match.
-
-    ``since`` is a date or time in the format of ``created``, ``metric`` a name or ``all``.
-    """
-    required = {"model": model, "dtype": dtype, "shape": shape}
-    return tuple(
-        cell
-        for cell in cells
-        if cell.created >= since
-        and (metric in ("all", cell.metric) or (not metric and cell.primary))
-        and all(not value or getattr(cell, name) == value for name, value in required.items())
-    )
-
-
 def revived(cell: Mapping[str, Any]) -> PastCell:
     """Return a cell from its `asdict` as JSON has it."""
     interval = Interval(**cell["interval"]) if cell["interval"] else None
     return PastCell(**{**cell, "interval": interval, "qualifications": tuple(cell["qualifications"])})
-
-
-def _cached(path: Path) -> dict[str, Any]:
-    try:
-        record = read_json(path)
-    except OrchError:
-        return {}
-    intact = isinstance(record, dict) and not is_broken(record) and "seal" in record
-    return record["benches"] if intact and (record["schema"], record["orch"]) == (_SCHEMA, __version__) else {}
-
-
-def evidence_mark(bench: Path) -> str:
-    """Return a digest of the names, sizes and modification times of all evidence of a bench."""
-    lines = sorted(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in _files(str(bench)))
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _files(folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name in _NO_EVIDENCE:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(entry.path)
-            else:
-                yield entry.path, entry.stat(follow_symlinks=False)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return what `listed` does of the bench in a folder; the reason if it cannot be read."""
-    try:
-        bench = BenchDir.open(path)
-        return listed(bench, path.name, [read_run(run) for run in bench.runs()])
-    except OrchError as error:
-        return {"cells": [], "damaged": {path.name: str(error)}, "measures": ""}
 
 
 def listed(bench: BenchDir, name: str, runs: Sequence[RunResult]) -> dict[str, Any]:
@@ -216,3 +139,26 @@ def _measured(row: Row, record: BenchRecord, bench_id: str, spec: Mapping[str, A
         row.hardware,
         record.label,
     )
+
+
+def title_of(cell: PastCell) -> str:
+    """Return the title of the table that a cell is in."""
+    return cell.series if cell.metric == SPEED else f"{cell.series}, {cell.unit}"
+
+
+def in_title_order(cells: Sequence[PastCell]) -> list[str]:
+    """Return the titles of cells, each once: programs and metrics by name, with the numbers in it by size, then keys of a
+    metric as in the table of a bench."""
+    titles: dict[tuple[str, tuple[str, ...]], dict[Key, set[str]]] = {}
+    for cell in cells:
+        key = json.loads(cell.spec).get("key", {})
+        program = cell.series.removesuffix("".join(f" {name}={part}" for name, part in key.items()))
+        titles.setdefault((program, tuple(key)), {}).setdefault(tuple(key.values()), set()).add(title_of(cell))
+    groups = [titles[group] for group in sorted(titles, key=lambda group: (_by_numbers(group[0]), group[1]))]
+    return list(dict.fromkeys(title for group in groups for key in in_order(list(group)) for title in sorted(group[key])))
+
+
+def _by_numbers(text: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts texts with the numbers in them by size."""
+    words = re.split("([0-9]+)", text)
+    return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in words]

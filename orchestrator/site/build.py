@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, bench_names, node_pasts, page_name
-from orchestrator.analysis.past_cells import evidence_mark
 from orchestrator.errors import DataError, OrchError
 from orchestrator.pool import shared_out
 from orchestrator.record import BenchDir, Project
 from orchestrator.record.acceptance import AcceptanceDir, acceptances
+from orchestrator.record.folder_cache import evidence_mark
 from orchestrator.record.node_states import NodeState, past_states
 from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.record.state_file import read_json

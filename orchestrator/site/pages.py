@@ -13,10 +13,11 @@ from pathlib import Path
 from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry
 from orchestrator.analysis.compare.kept import kept
-from orchestrator.analysis.past_cells import damaged_runs, evidence_mark, past_cells
+from orchestrator.analysis.past_cells import damaged_runs, past_cells
 from orchestrator.errors import DataError, OrchError
 from orchestrator.record import BenchDir, holder
 from orchestrator.record.acceptance import AcceptanceDir
+from orchestrator.record.folder_cache import evidence_mark
 from orchestrator.record.manifest import read_manifest
 from orchestrator.report.html.certificate import render as render_certificate
 from orchestrator.report.html.page import Link, render, subject

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.past_cells import history
+from orchestrator.analysis.past_cells import listed
 from orchestrator.controller.busy import wait_until_free
 from orchestrator.controller.campaign import ports
 from orchestrator.controller.events import Checked, NodeEnded, RunBegun, RunOver, Started, Waiting
@@ -181,7 +181,7 @@ def test_a_secret_that_ranks_print_in_every_form_is_in_their_raw_logs_only(tmp_p
         and "last lines of rank-1" in errors[0].hint
         and [bool(result.throughput) for result in results] == [False, True, True]
     )
-    history(rig.bench.path.parent, tmp_path / "history.json")
+    history = listed(rig.bench, "b", [read_run(run) for run in rig.bench.runs()])
     files = [path for path in rig.bench.path.rglob("*") if path.is_file() and "logs" not in path.parts]
     assert {path.name for path in files} >= {
         "bench.json",
@@ -191,8 +191,8 @@ def test_a_secret_that_ranks_print_in_every_form_is_in_their_raw_logs_only(tmp_p
         "progress.log",
         "b.json",
     }
-    texts = {path: path.read_text() for path in [*files, tmp_path / "history.json"]}
-    texts |= {Path("error"): str(errors[0]), Path("results"): repr(results)}
+    texts = {path: path.read_text() for path in files}
+    texts |= {Path("error"): str(errors[0]), Path("results"): repr(results), Path("history"): json.dumps(history)}
     parts = ("hush-hus", "ush-hush", "aHVzaC1odXNo", "h1c2gtaHVz", "odXNoLWh1c2", "687573682d")
     assert {path: part for path, text in texts.items() for part in parts if part in text} == {}
     raw = rig.run().log_path("b", "rank-1.out").read_bytes()

@@ -14,9 +14,9 @@ from orchestrator.cli.options import AcceptNew, Json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.analysis.past_cells import History, PastAcceptance, PastCell
+    from orchestrator.analysis.past_cells import History, PastCell
     from orchestrator.errors import OrchError
-    from orchestrator.record import Project
+    from orchestrator.record.past_acceptance import PastAcceptance
 
 
 def add_to(app: typer.Typer) -> None:
@@ -46,9 +46,9 @@ def history(
     Below them come the acceptances of the same hosts over time, unless options select configurations. Exits with 4 if the
     evidence of a bench is damaged; all others are still listed.
     """
-    from orchestrator.analysis.past_cells import chosen
     from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.extras import need
+    from orchestrator.features.history.history import chosen, project_history
     from orchestrator.files import write_atomic
     from orchestrator.record import Project
 
@@ -58,7 +58,7 @@ def history(
         need("matplotlib", "--plot")
     begin, shape_name = _date(since), _shape(shape)
     project = Project.here(os.environ)
-    whole, faults = _of_store(store, accept_new) if store else (_of_project(project), [])
+    whole, faults = _of_store(store, accept_new) if store else (project_history(project), [])
     cells = chosen(whole.cells, model, dtype, shape_name, begin, metric)
     if plot:
         from orchestrator.features.history.trend_chart import svg
@@ -81,17 +81,6 @@ def _of_store(where: str, accept_new: bool) -> tuple[History, list[OrchError]]:
         read: tuple[History, list[OrchError]] = module.history_from(where, accept_new)
         return read
     raise ConfigError("expected no store: this installation of orch has no stores", where="--from")
-
-
-def _of_project(project: Project) -> History:
-    from dataclasses import replace
-
-    from orchestrator.analysis.past_acceptances import past_acceptances
-    from orchestrator.analysis.past_cells import history
-
-    benches = history(project.runs, project.history)
-    accepted, damaged = past_acceptances(project.runs, project.acceptances)
-    return replace(benches, acceptances=accepted, damaged={**benches.damaged, **damaged})
 
 
 def _show(cells: Sequence[PastCell], accepted: Sequence[PastAcceptance], whole: History, store: str, as_json: bool) -> None:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.analysis.past_cells import History, PastAcceptance, PastCell
+from orchestrator.analysis.past_cells import History, PastCell, in_title_order, title_of
 from orchestrator.inventory import fold
+from orchestrator.record.past_acceptance import PastAcceptance
 from orchestrator.report.cells import number, reach, repeats
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
-from orchestrator.results.entries import SPEED
-from orchestrator.results.keys import in_order
-from orchestrator.results.values import Key
 
-__all__ = ["document", "in_title_order", "render", "render_acceptances", "title_of"]
+__all__ = ["document", "render", "render_acceptances"]
 
 SCHEMA = 6
 """1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit. 5: seals of the benches of a
@@ -68,29 +65,6 @@ def render_acceptances(accepted: Sequence[PastAcceptance], console: Console) -> 
             for line in lines:
                 console.print(Text(one_line(f"    {line}")), soft_wrap=True)
         console.print()
-
-
-def title_of(cell: PastCell) -> str:
-    """Return the title of the table that a cell is in."""
-    return cell.series if cell.metric == SPEED else f"{cell.series}, {cell.unit}"
-
-
-def in_title_order(cells: Sequence[PastCell]) -> list[str]:
-    """Return the titles of cells, each once: programs and metrics by name, with the numbers in it by size, then keys of a
-    metric as in the table of a bench."""
-    titles: dict[tuple[str, tuple[str, ...]], dict[Key, set[str]]] = {}
-    for cell in cells:
-        key = json.loads(cell.spec).get("key", {})
-        program = cell.series.removesuffix("".join(f" {name}={part}" for name, part in key.items()))
-        titles.setdefault((program, tuple(key)), {}).setdefault(tuple(key.values()), set()).add(title_of(cell))
-    groups = [titles[group] for group in sorted(titles, key=lambda group: (_by_numbers(group[0]), group[1]))]
-    return list(dict.fromkeys(title for group in groups for key in in_order(list(group)) for title in sorted(group[key])))
-
-
-def _by_numbers(text: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts texts with the numbers in them by size."""
-    words = re.split("([0-9]+)", text)
-    return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in words]
 
 
 def document(cells: Sequence[PastCell], accepted: Sequence[PastAcceptance], whole: History) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from datetime import datetime, timezone
 
 from orchestrator.analysis.past_cells import PastCell
 from orchestrator.report.text import one_line
@@ -12,7 +11,6 @@ from orchestrator.report.text import one_line
 __all__ = ["svg"]
 
 _ONE_SCALE = 10.0
-_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def svg(cells: Sequence[PastCell]) -> bytes:
@@ -30,7 +28,7 @@ def svg(cells: Sequence[PastCell]) -> bytes:
         all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
         lines = [(axes, line) for axes, panel in zip(all_axes, panels, strict=True) for line in panel]
         for number, (axes, line) in enumerate(lines):
-            times = [_days(cell.created) for cell, _ in line]
+            times = [cell.days for cell, _ in line]
             speeds = [speed for _, speed in line]
             low = [speed - cell.interval.low if cell.interval else 0.0 for cell, speed in line]
             high = [cell.interval.high - speed if cell.interval else 0.0 for cell, speed in line]
@@ -75,19 +73,6 @@ def _lines(cells: Sequence[PastCell]) -> list[list[tuple[PastCell, float]]]:
     """Return the cells that have a number and a time, grouped by spec, each group oldest first."""
     by_spec: dict[str, list[tuple[PastCell, float]]] = {}
     for cell in cells:
-        if cell.value is not None and _is_time(cell.created):
+        if cell.value is not None and cell.days is not None:
             by_spec.setdefault(cell.spec, []).append((cell, cell.value))
     return list(by_spec.values())
-
-
-def _days(text: str) -> float:
-    """Return a time as matplotlib counts it: days since 1970."""
-    return datetime.strptime(text, _FORMAT).replace(tzinfo=timezone.utc).timestamp() / 86400
-
-
-def _is_time(text: str) -> bool:
-    try:
-        _days(text)
-    except ValueError:
-        return False
-    return True

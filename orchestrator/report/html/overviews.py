@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, NodePast
-from orchestrator.analysis.past_cells import PastCell
-from orchestrator.features.history.report import in_title_order, title_of
+from orchestrator.analysis.past_cells import PastCell, in_title_order, title_of
 from orchestrator.report.html.choices import choices, fields_of
 from orchestrator.report.html.navigation import links_of
 from orchestrator.report.html.svg import drawing
 from orchestrator.report.html.template import fill
-from orchestrator.report.html.trend_charts import LINES, SIGNS, days, over_time
+from orchestrator.report.html.trend_charts import LINES, SIGNS, over_time
 
 __all__ = ["Site", "pages"]
 
@@ -95,7 +94,7 @@ def _charts(lines: Sequence[_Line], title: str, prefix: str) -> tuple[tuple[str,
     drawn = [
         (line.label, points)
         for line in lines
-        if len(points := [cell for cell in line.cells if cell.value is not None and days(cell.created) is not None]) > 1
+        if len(points := [cell for cell in line.cells if cell.value is not None and cell.days is not None]) > 1
     ]
     parts = [drawn[at : at + len(LINES)] for at in range(0, len(drawn), len(LINES))]
     return tuple(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
@@ -19,7 +18,6 @@ LINES = ("one", "two", "three", "four", "five")
 _MARKERS = ("o", "s", "^", "D", "v")
 SIGNS = ("●", "■", "▲", "◆", "▼")
 """The marks of these lines, as characters."""
-_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _MANY = 60
 _LEAST_DAYS = 1 / 96
 """What the x axis spans at least: a quarter of an hour."""
@@ -33,7 +31,7 @@ def over_time(lines: Sequence[Sequence[PastCell]], title: str, prefix: str) -> s
     figure, axes = new_axes()
     for place, line in enumerate(lines):
         colour = COLOURS[LINES[place]]
-        points = [(days(cell.created) or 0.0, cell.value or 0.0) for cell in line]
+        points = [(cell.days or 0.0, cell.value or 0.0) for cell in line]
         ends = [
             point
             for (at, _), cell in zip(points, line, strict=True)
@@ -46,7 +44,7 @@ def over_time(lines: Sequence[Sequence[PastCell]], title: str, prefix: str) -> s
     locator = AutoDateLocator(minticks=2, maxticks=5)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=False))  # type: ignore[no-untyped-call]
-    times = [days(cell.created) or 0.0 for line in lines for cell in line]
+    times = [cell.days or 0.0 for line in lines for cell in line]
     if max(times) - min(times) < _LEAST_DAYS:
         middle = (max(times) + min(times)) / 2
         axes.set_xlim(middle - _LEAST_DAYS / 2, middle + _LEAST_DAYS / 2)
@@ -56,11 +54,3 @@ def over_time(lines: Sequence[Sequence[PastCell]], title: str, prefix: str) -> s
     span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     put_words(figure, lines[0][0].unit, below=f"bench made, UTC, {span}")
     return inline(figure, f"{title} over the time of {plural(sum(map(len, lines)), 'bench', 'benches')}", prefix)
-
-
-def days(created: str) -> float | None:
-    """Return a time as matplotlib counts it, days since 1970; None for a text that is none."""
-    try:
-        return datetime.strptime(created, _FORMAT).replace(tzinfo=timezone.utc).timestamp() / 86400
-    except ValueError:
-        return None

@@ -16,8 +16,9 @@ from rich.console import Console
 from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.past_acceptances import past_acceptances
-from orchestrator.analysis.past_cells import PastCell, chosen, history
+from orchestrator.analysis.past_cells import PastCell
 from orchestrator.features.history import report
+from orchestrator.features.history.history import chosen, history
 from orchestrator.features.history.trend_chart import svg
 from orchestrator.record.acceptance import acceptances
 from orchestrator.record.rundir import BenchDir
