@@ -2,7 +2,7 @@
 
 All steps of a synchronous run take equally long on all ranks; what a rank does before it first communicates tells who is slow
 from who waits. On busy processors how long that takes is chance, and the processor time of it is not. On GPUs that wait for
-their programs it is chance as well, and is not compared. docs/metrics.md has the formula.
+their programs it is chance as well, and is not compared. docs/slow-ranks.md has the formula.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Cells of equal metric and key are compared. A ratio is that of typical values, `
 of its bench, as a summary shows them. Its interval includes the scatter of each bench (`drift.typical_change`). A difference
 counts as significant only if two tests agree: a permutation test, and Welch's test corrected for the number of cells. No test
 can distinguish a difference from changed conditions, because the benches ran at different times; a difference that may be
-smaller than a margin is therefore never reported as one. ``docs/metrics.md`` describes the rule and its error rate.
+smaller than a margin is therefore never reported as one. ``docs/compare.md`` describes the rule and its error rate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What may have made one cell slower or faster, ranked: what was measured first, then what was chosen, then facts.
 
-A list of suspects with their evidence, never a proof; `orch bisect` proves. The order, of which ``docs/metrics.md`` tells:
+A list of suspects with their evidence, never a proof; `orch bisect` proves. The order, of which ``docs/compare.md`` tells:
 
 1. parts of a step that were measured and changed with it, by the share of the change that each accounts for;
 2. conditions that were measured during the runs and changed in the direction of the change: load by others, lowered clocks;

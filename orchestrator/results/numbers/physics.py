@@ -22,7 +22,7 @@ from orchestrator.results.numbers.throughput import median
 __all__ = ["ROOM", "SLACK", "Finding", "Measured", "findings"]
 
 SLACK = 0.02
-"""Single numbers may differ by this fraction without a finding; docs/metrics.md gives its origin."""
+"""Single numbers may differ by this fraction without a finding; docs/notes.md gives its origin."""
 _HOP_SLACK = 0.05
 """The same for a number that is predicted from two others: those of one and two nodes enter a step of four nodes with weights
 of 0.5 and 1.5, and the most striking of several sizes is judged."""

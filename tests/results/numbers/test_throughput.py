@@ -208,9 +208,14 @@ def test_spread_is_relative_to_the_median() -> None:
 
 
 def test_the_examples_of_the_definitions_hold() -> None:
-    page = Path(__file__).parents[3] / "docs" / "metrics.md"
-    for results in (doctest.testmod(stats), doctest.testfile(str(page), module_relative=False)):
-        assert results.attempted and not results.failed
+    results = doctest.testmod(stats)
+    assert results.attempted and not results.failed
+
+
+@pytest.mark.parametrize("page", ["metrics", "repeats", "notes", "compare", "explain", "slow-ranks"])
+def test_the_examples_of_a_page_hold(page: str) -> None:
+    results = doctest.testfile(str(Path(__file__).parents[3] / "docs" / f"{page}.md"), module_relative=False)
+    assert results.attempted and not results.failed
 
 
 @given(st.floats(0.01, 10), st.floats(0.5, 2), st.integers(1, 512))
