@@ -3,7 +3,7 @@
 Three ways to be unsteady are looked for: some steps are far slower than all others (a stall), a stretch of consecutive steps
 is slower or faster than the rest (a level shift, a late end of the warm-up), and all steps drift. Each has to cost `WORTH` of
 the time, so noise that leaves the throughput as it is gives no finding. How often each method is right and wrong is in
-docs/metrics.md, measured by ``benchmarks/steadiness.py``.
+docs/results/methods.md, measured by ``benchmarks/steadiness.py``.
 
 >>> unsteady([Stretch(step, 1, 50.0 if step == 33 else 0.5) for step in range(21, 121)])
 ('1 of 100 steps took 100 times as long as the median: step 33; that is 49.5 s, 49.7% of the window',)
@@ -44,7 +44,7 @@ _ROUNDS = 5
 """How often the bounds of a stretch and the levels on both sides of them are fitted to each other."""
 _BEYOND_CHANCE = 6.0
 """Smallest statistic of a stretch. Steady windows exceed it in at most 1 of 200 cases while step times are correlated by 0.5
-or less from step to step; docs/metrics.md has the measured shares."""
+or less from step to step; docs/results/methods.md has the measured shares."""
 _OUTLIER, _CLIPPED, _NEAR = 3.0, 2.5, 7
 _MOST_CORRELATED = 0.9
 _PARTS = 10

@@ -5,7 +5,7 @@ temperature may take longer. The series of all step times, warm-up included, is 
 Barrett et al., "Virtual machine warmup blows hot and cold" (OOPSLA 2017): change points by an exact search with a penalty for
 each (B. Jackson et al., "An algorithm for optimal partitioning of data on an interval", IEEE Signal Processing Letters 12,
 2005). The steady state begins with the first segment at the level of the last one. How often this is right is in
-docs/metrics.md, measured by ``benchmarks/steady_start.py``.
+docs/results/methods.md, measured by ``benchmarks/steady_start.py``.
 
 >>> steps = [Stretch(step, 1, 0.65 if step <= 40 else 0.5 + 0.01 * (step % 2)) for step in range(1, 121)]
 >>> steady_start(steps)
