@@ -33,6 +33,9 @@ class Feature:
       errors, and ``rule_notes(framework, log, path)`` what to know of its sample log
     - ``file_schema``: ``json_schema()`` of a file that users write, and ``KIND``, its name for `orch schema`
     - ``store``: sealed archives in places that a team shares: ``is_store(where)``, ``verify_store(…)``, ``history_from(…)``
+    - ``bench_kind``: benches whose cells come round by round: ``KEYS``, one of which such a bench has in ``bench.json``;
+      ``part_of(key, value)`` reads what stands there, ``scheduler(bench, plan, observe, hosts)`` is asked for the next runs,
+      ``show(bench, as_json)`` prints the result, ``in_short(bench, planned, results)`` returns what a table for people shows
     - ``run_monitor``: what watches a run for more than the failures of its nodes (`orchestrator.controller.monitor`)
     """
 

@@ -60,8 +60,6 @@ FEATURES = {
     "cli/suite_plan plan/suite plan/suite_files record/acceptance report/accept report/html/certificate",
     "ansible": "inventory/ansible inventory/ansible_files inventory/ansible_vars",
     "profile": "plan/profile",
-    "search": "analysis/bisect analysis/tune cli/answer cli/bisect cli/tune controller/bisection controller/rounds "
-    "controller/search record/bisect_record report/bisect report/tune",
     "site": "analysis/catalogue cli/serve cli/site cli/watching report/html/choices report/html/overviews "
     "report/html/trend_charts site",
 }
@@ -69,25 +67,22 @@ FEATURES = {
 # listed here, or a feature that is not in its row, is refused.
 NOT_YET = {
     "api/find": "accept",
-    "api/prepare": "profile search",
+    "api/prepare": "profile",
     "api/sealing": "accept",
     "cli/bench": "accept profile",
     "cli/complete": "accept",
-    "cli/controller": "search",
     "cli/node_states": "accept",
     "cli/options": "accept",
     "cli/page": "site",
     "cli/resume": "accept",
     "cli/sealing": "accept",
-    "cli/summarize": "search",
-    "controller/controller": "search",
     "inventory/formats": "ansible",
     "inventory/groups": "ansible",
     "inventory/read": "ansible",
     "plan/bench": "profile",
     "record/archive": "accept",
     "record/bench_parts": "profile",
-    "record/benchfile": "profile search",
+    "record/benchfile": "profile",
     "record/ownership": "accept",
     "record/removal": "accept",
     "report/html/comparison": "site",
@@ -96,13 +91,13 @@ NOT_YET = {
 # modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing: that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "accept/figures accept/verdicts bisect/answer bisect/differences bisect/search bisect/shares bisect/state catalogue "
-        "compare/causes compare/cells compare/detectable compare/kept compare/suspects "
-        "past_acceptances past_cells tune/answer tune/candidates tune/halving tune/state"
+        "accept/figures accept/verdicts catalogue "
+        "compare/benches compare/causes compare/cells compare/detectable compare/kept compare/suspects "
+        "past_acceptances past_cells"
     ),
     "api": "allocation bench find opened plan prepare progress sealing selection",
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
-    "cli": "complete connecting options process sealing",
+    "cli": "compare complete connecting controller dry_run node_states options process sealing submitting",
     "controller": "busy controller earlier events fitness peer stage stopping",
     "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
     "logs": "failures matches metrics nccl near_miss notes numbers parse patterns steps text",
@@ -113,14 +108,14 @@ DOORS = {
         "spec suite suite_files transformer trial variables words"
     ),
     "record": (
-        "acceptance archive archive_record bench_parts benchfile bisect_record borrow defaults evidence "
+        "acceptance archive archive_record bench_parts benchfile borrow defaults evidence "
         "folder_cache journal manifest node_record node_states owed past_acceptance project recorded_spec "
         "refused removal reread rundir sealed signature state_file submission telemetry"
     ),
     "report": (
-        "accept bisect cells checks compare formats/dlperf formats/json html/axes html/certificate html/comparison "
+        "accept cells checks compare formats/dlperf formats/json html/axes html/certificate html/comparison "
         "html/navigation html/overviews html/page html/sparkline html/svg html/template references "
-        "sections terminal text tune"
+        "sections terminal text"
     ),
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.plan.profile import Profile
     from orchestrator.record import RunDir
-    from orchestrator.record.bench_parts import TuneRecord
-    from orchestrator.record.bisect_record import BisectRecord
 
 __all__ = ["Prepared", "begun", "check_variables", "documents", "plans", "prepared", "remembered_interfaces"]
 
@@ -129,12 +127,13 @@ def begun(
     argv: Sequence[str],
     accept_new: bool,
     keep_going: bool = False,
-    search: TuneRecord | BisectRecord | None = None,
+    added: Mapping[str, Any] | None = None,
     opened: Opened | None = None,
 ) -> Controller:
     """Return the controller of a planned bench on these hosts of a selection, whose folder it has made in ``root``.
 
-    ``argv``: the command that makes such a bench. It goes on with the connections, facts and spares of ``opened``.
+    ``argv``: the command that makes such a bench. ``added``: what a feature adds to its record, by key. It goes on with the
+    connections, facts and spares of ``opened``.
     """
     from orchestrator.checks.interfaces import with_interfaces
     from orchestrator.controller.controller import Controller
@@ -158,7 +157,7 @@ def begun(
         limits,
         bases,
         argv,
-        search,
+        added,
         chosen,
         notes,
         options,

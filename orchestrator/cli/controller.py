@@ -6,17 +6,16 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from orchestrator.api.opened import Opened
 from orchestrator.api.prepare import begun
 from orchestrator.api.selection import Selection
-from orchestrator.cli.answer import table
 from orchestrator.cli.connecting import trust_of
 from orchestrator.cli.job import ended_after, regain
 from orchestrator.cli.options import tell_path
@@ -31,8 +30,7 @@ from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.placement import taken
 from orchestrator.record import BenchDir, Project, holder
-from orchestrator.record.bench_parts import TuneRecord
-from orchestrator.record.bisect_record import BisectRecord
+from orchestrator.record.benchfile import kind_of
 from orchestrator.record.journal import Event, last_controller
 from orchestrator.record.owed import check_frameworks
 from orchestrator.record.rundir import PROGRESS_LOG
@@ -59,11 +57,12 @@ def conduct(
     as_json: bool,
     detach: bool,
     keep_going: bool = False,
-    search: TuneRecord | BisectRecord | None = None,
+    added: Mapping[str, Any] | None = None,
     opened: Opened | None = None,
     output: Path | None = None,
 ) -> None:
-    """Run a planned bench and print its table, or the result of a tune or bisect. Raise the error of the first failed run.
+    """Run a planned bench and print its table, or the result of the feature that has ``added`` to its record. Raise the error
+    of the first failed run.
 
     The path of its directory is written to ``output`` before its first run.
 
@@ -84,7 +83,7 @@ def conduct(
         argv=sys.argv,
         accept_new=accept_new,
         keep_going=keep_going,
-        search=search,
+        added=added,
         opened=opened,
     )
     tell_path(output, controller.bench.path)
@@ -141,7 +140,7 @@ def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None
             typer.echo(f"orch: running in the background; to follow it: orch attach {shlex.quote(bench.path.name)}", err=True)
             return
         time.sleep(_LOOK_S)
-    table(bench, read_bench(bench), as_json)
+    _table(bench, read_bench(bench), as_json)
     if errors := events[-1].errors:
         raised = Faults([recorded_error(error, str(error.get("run_id", ""))) for error in errors])
         raised.exit_code = events[-1].code
@@ -157,9 +156,29 @@ def _begin(controller: Controller, *, as_json: bool, detach: bool) -> None:
         return
     errors, results = run(controller)
     with suppress(OSError):  # a reader that has gone does not change how the bench ended
-        table(bench, results, as_json)
+        _table(bench, results, as_json)
     if errors:
         raise Faults(errors) if len(errors) > 1 else errors[0]
+
+
+def _table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
+    """Print the table of a finished bench, or what the feature shows that has carried it out."""
+    if kind := kind_of(bench.record().added):
+        kind.show(bench, as_json)
+        return
+    from rich.console import Console
+
+    from orchestrator.report import terminal
+    from orchestrator.report.formats.json import render as json_document
+    from orchestrator.results.bench import notes_of
+    from orchestrator.results.planned import planned_runs
+    from orchestrator.results.summary import of_bench
+
+    summary = of_bench(planned_runs(bench, results), notes_of(bench))
+    if as_json:
+        typer.echo(json_document(summary), nl=False)
+    else:
+        terminal.render(summary, Console())
 
 
 def run(controller: Controller) -> tuple[list[OrchError], list[RunResult]]:

@@ -26,8 +26,6 @@ _CORE = {
         "check": "Check that every node is reachable and fit for a run.",
     },
     "bench": {"bench": "Plan a bench, show it, run it, collect it."},
-    "tune": {"tune": "Search for settings that make one shape faster."},
-    "bisect": {"bisect": "Find which difference between two benches explains a change."},
     "accept": {"accept": "Measure every node and link against the bars of a suite."},
     "nodes": {"nodes": "List what the project remembers about its nodes."},
     "resume": {

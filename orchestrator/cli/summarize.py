@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.errors import ConfigError, DataError
-    from orchestrator.record import BenchDir
     from orchestrator.report.references import Reference
     from orchestrator.report.sections import Section
     from orchestrator.results import RunResult
@@ -216,7 +215,7 @@ def _summary(
 ) -> tuple[Summary, list[RunResult], list[DataError]]:
     """Return the summary, the runs of a bench, and the errors of runs without a number because of damaged evidence.
 
-    ``short``: for a tune, only the default and the best candidate.
+    ``short``: of a bench that a feature has carried out, the runs that people are to see.
     """
     if from_logs:
         from orchestrator.results.log_rules import log_rules
@@ -229,6 +228,7 @@ def _summary(
     from dataclasses import replace
 
     from orchestrator.errors import DataError
+    from orchestrator.record.benchfile import kind_of
     from orchestrator.results import NEVER_RUN
     from orchestrator.results.bench import notes_of, read_bench
     from orchestrator.results.planned import planned_runs
@@ -247,10 +247,9 @@ def _summary(
 
         by_rule = log_rules("--rule").by_rule(directory, planned.results, bases, _named(rule))
         return lacking(by_rule, planned), results, damaged
-    record = directory.record()
-    shown, notes = _of_tune(directory, results) if short and record.tune else (planned.results, [])
-    if short and record.bisect:
-        notes = _of_bisect(directory, results)
+    shown, notes = planned.results, []
+    if short and (kind := kind_of(directory.record().added)):
+        shown, notes = kind.in_short(directory, planned.results, results)
     return of_bench(replace(planned, results=tuple(shown)), [*notes_of(directory), *notes]), results, damaged
 
 
@@ -269,29 +268,6 @@ def _without_number(summary: Summary, tree: Path) -> list[DataError]:
     failed = sum(row.failed for row in summary.rows)
     message = f"expected a log with a number, got {plural(failed, 'log')} without"
     return [DataError(message, kind="result_invalid", where=str(tree), hint="the notes above say why, log by log")]
-
-
-def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult], list[str]]:
-    """Return the runs of the default and the best candidate of a tune, and notes: its result, and where the other runs are."""
-    from orchestrator.analysis.tune import tuned
-    from orchestrator.analysis.tune.answer import compared
-    from orchestrator.report.tune import answer
-
-    shown, others = compared(bench, results)
-    where = f"orch attach {bench.path.name} lists all candidates of all rounds; --format json, csv and html contain all rows"
-    notes = [answer(tuned(bench, results))]
-    if len(shown) < len(results):
-        notes.append(f"{others} other candidates and {len(results) - len(shown)} earlier runs are not shown: {where}")
-    return shown, notes
-
-
-def _of_bisect(bench: BenchDir, results: list[RunResult]) -> list[str]:
-    """Return notes of a bisect: its answer, and what it leaves open."""
-    from orchestrator.analysis.bisect import bisected
-    from orchestrator.report.bisect import answer, left_open
-
-    result = bisected(bench, results)
-    return [answer(result), *left_open(result)]
 
 
 def _no_speed(measures: str, where: str, hint: str) -> ConfigError:

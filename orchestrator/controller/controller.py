@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TextIO
 
-from orchestrator.controller.bisection import Bisection
 from orchestrator.controller.campaign import Campaign, ports
 from orchestrator.controller.earlier import earlier_times
 from orchestrator.controller.events import Decided, Observer, PlanMade, ProgressEvent, RunOver
@@ -23,7 +22,6 @@ from orchestrator.controller.members import Members
 from orchestrator.controller.pace import Pace
 from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.resume import remaining
-from orchestrator.controller.search import Search
 from orchestrator.controller.stage import Stage
 from orchestrator.controller.stopping import plan_words
 from orchestrator.errors import DataError, Faults, Interrupted, OrchError, RunError, TransportError, traced
@@ -34,6 +32,7 @@ from orchestrator.plan import Limits, RunSpec
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.expectations import Expectation
 from orchestrator.record import BenchDir, Ownership, RunDir, take
+from orchestrator.record.benchfile import kind_of
 from orchestrator.record.borrow import borrow
 from orchestrator.record.journal import Event, begun_runs
 from orchestrator.record.owed import reopen
@@ -51,7 +50,7 @@ log, and the context sets the interrupt if the bench is to stop."""
 
 
 class Scheduler(Protocol):
-    """Decides which run comes next: `Pace` for a bench, `Search` for a tune, `Bisection` for a bisect."""
+    """Decides which run comes next: `Pace` if all cells are planned, a feature if it adds further ones."""
 
     tally: Tally
 
@@ -217,10 +216,9 @@ class Controller:
                 yield run
 
     def _scheduler(self, observe: Observer) -> Scheduler:
-        record = self.bench.record()
-        if record.search:
-            rounds = Search if record.tune else Bisection
-            return rounds(self.bench, self.plan, observe, hosts=self._members)
+        if kind := kind_of(self.bench.record().added):
+            scheduler: Scheduler = kind.scheduler(self.bench, self.plan, observe, self._members)
+            return scheduler
         expected = earlier_times(self.bench.path.parent, self.plan)
         if words := plan_words(self.plan, expected):
             observe(PlanMade(words))

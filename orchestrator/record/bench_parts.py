@@ -1,4 +1,4 @@
-"""The parts of ``bench.json`` and their readers: planned runs, hosts and frameworks they were planned with, rounds of a tune.
+"""The parts of ``bench.json`` and their readers: planned runs, hosts and frameworks they were planned with.
 
 Readers raise KeyError for a missing value, and TypeError or ValueError for an invalid one.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, public_vars
 from orchestrator.inventory.secrets import SHOWN, hidden
-from orchestrator.plan import Knob, RunSpec, Skipped
+from orchestrator.plan import RunSpec, Skipped
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.profile import Profile, profile_of
@@ -24,21 +24,19 @@ from orchestrator.record.recorded_spec import spec_of
 __all__ = [
     "PlanEntry",
     "PlannedWith",
-    "RungRecord",
-    "TuneRecord",
     "cells",
     "created",
     "entries",
     "expectations",
+    "json_object",
     "names",
     "plain",
     "planned_with",
     "profile",
-    "rung",
     "skipped",
     "text",
     "texts",
-    "tune",
+    "whole",
 ]
 
 
@@ -131,38 +129,6 @@ def _launch_digest(folder: FrameworkFolder) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class RungRecord:
-    """A round (rung) of a tune or a bisect at its start. A candidate is one index into the values of each parameter; ``cells``
-    are those of the default and of the candidates. ``refused`` are further candidates, which cannot be run, and why.
-
-    ``verifies`` is the set that a bisect verifies, empty in files of earlier versions. ``is_early``: the time was too short for
-    a further round of the search before that."""
-
-    candidates: tuple[tuple[int, ...], ...]
-    repeats: int
-    steps: int
-    confirms: bool
-    cells: tuple[int, ...]
-    refused: tuple[tuple[tuple[int, ...], str], ...] = ()
-    verifies: tuple[int, ...] = ()
-    is_early: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TuneRecord:
-    """A tune: its parameters, the variables fixed by hosts, the file of its result (empty: next to the bench), its rounds so
-    far, and why it ended, empty while it runs."""
-
-    knobs: tuple[Knob, ...]
-    seed: int
-    numerics: bool
-    output: str
-    held: Mapping[str, str]
-    rungs: tuple[RungRecord, ...] = ()
-    ended: str = ""
-
-
 def text(value: Any) -> str:
     """Return a value that must be text."""
     if not isinstance(value, str):
@@ -203,7 +169,8 @@ def created(value: Any) -> str:
     return str(value) if type(value) in (int, float) else text(value)
 
 
-def _object(value: Any) -> dict[str, Any]:
+def json_object(value: Any) -> dict[str, Any]:
+    """Return a value that must be an object."""
     if not isinstance(value, dict):
         raise TypeError(f"got {type(value).__name__}")
     return value
@@ -211,10 +178,11 @@ def _object(value: Any) -> dict[str, Any]:
 
 def names(value: Any) -> dict[str, str]:
     """Return a value that must be an object with texts as values."""
-    return {name: text(other) for name, other in _object(value).items()}
+    return {name: text(other) for name, other in json_object(value).items()}
 
 
-def _whole(value: Any) -> int:
+def whole(value: Any) -> int:
+    """Return a value that must be a whole number."""
     if type(value) is not int:
         raise TypeError(f"got {value!r} for a whole number")
     return value
@@ -222,17 +190,17 @@ def _whole(value: Any) -> int:
 
 def cells(value: Any) -> tuple[RunSpec, ...]:
     """Return the cells of a bench."""
-    return tuple(spec_of(_object(cell)["spec"], cell.get("origins", {})) for cell in value)
+    return tuple(spec_of(json_object(cell)["spec"], cell.get("origins", {})) for cell in value)
 
 
 def skipped(value: Any) -> tuple[Skipped, ...]:
     """Return the configurations that a bench skips."""
-    return tuple(_skipped(_object(entry)) for entry in value)
+    return tuple(_skipped(json_object(entry)) for entry in value)
 
 
 def _skipped(written: Mapping[str, Any]) -> Skipped:
-    choices = _object(written["choices"])
-    _whole(choices["nodes"]), _whole(choices["gpus"])
+    choices = json_object(written["choices"])
+    whole(choices["nodes"]), whole(choices["gpus"])
     if odd := [name for name, part in choices.items() if not isinstance(part, (int, float, str, type(None)))]:
         raise TypeError(f"got no number or text for {', '.join(odd)}")
     return Skipped(text(written["framework"]), text(written["model"]), choices, text(written["reason"]))
@@ -240,13 +208,13 @@ def _skipped(written: Mapping[str, Any]) -> Skipped:
 
 def entries(value: Any) -> dict[str, PlanEntry]:
     """Return the planned runs of a bench by run id."""
-    written = {run_id: _object(entry) for run_id, entry in _object(value).items()}
+    written = {run_id: json_object(entry) for run_id, entry in json_object(value).items()}
     return {
         run_id: PlanEntry(
-            _whole(entry["cell"]),
-            _whole(entry["repeat"]),
-            _whole(entry["rung"]) if "rung" in entry else None,
-            _whole(entry.get("attempt", 1)),
+            whole(entry["cell"]),
+            whole(entry["repeat"]),
+            whole(entry["rung"]) if "rung" in entry else None,
+            whole(entry.get("attempt", 1)),
         )
         for run_id, entry in written.items()
     }
@@ -254,17 +222,17 @@ def entries(value: Any) -> dict[str, PlanEntry]:
 
 def planned_with(value: Any) -> PlannedWith:
     """Return the hosts and frameworks that the runs of a bench were planned with."""
-    hosts = {name: _object(host) for name, host in _object(value["hosts"]).items()}
+    hosts = {name: json_object(host) for name, host in json_object(value["hosts"]).items()}
     for host in hosts.values():
-        _object(host.get("env", {}))
-    return PlannedWith(hosts, _object(value.get("frameworks", {})))
+        json_object(host.get("env", {}))
+    return PlannedWith(hosts, json_object(value.get("frameworks", {})))
 
 
 def plain(kind: Callable[..., Any]) -> Callable[[Any], Any]:
     """Return a reader that builds a ``kind`` from an object whose values are numbers, texts or null."""
 
     def read(value: Any) -> Any:
-        if odd := [name for name, part in _object(value).items() if not isinstance(part, (int, float, str, type(None)))]:
+        if odd := [name for name, part in json_object(value).items() if not isinstance(part, (int, float, str, type(None)))]:
             raise TypeError(f"got no number or text for {', '.join(odd)}")
         try:
             return kind(**value)
@@ -272,43 +240,3 @@ def plain(kind: Callable[..., Any]) -> Callable[[Any], Any]:
             raise ValueError(str(error)) from error
 
     return read
-
-
-def tune(value: Any) -> TuneRecord:
-    """Return the record of a tune."""
-    knobs = tuple(_knob(_object(knob)) for knob in value["knobs"])
-    rungs = tuple(map(rung, value["rungs"]))
-    if type(value["numerics"]) is not bool:
-        raise TypeError("got no boolean for numerics")
-    return TuneRecord(
-        knobs,
-        _whole(value["seed"]),
-        value["numerics"],
-        text(value["output"]),
-        names(value["held"]),
-        rungs,
-        text(value["ended"]),
-    )
-
-
-def _knob(written: Mapping[str, Any]) -> Knob:
-    values = tuple(map(tuple, written["values"]))
-    when = {name: tuple(among) for name, among in _object(written.get("when", {})).items()}
-    networks, multiplies = tuple(written["networks"]), text(written.get("multiplies", ""))
-    return Knob(
-        tuple(written["env"]), written["option"], values, networks, written["numerics"], written["default"], multiplies, when
-    )
-
-
-def rung(written: Mapping[str, Any]) -> RungRecord:
-    """Return a round of a tune or a bisect."""
-    candidates = tuple(tuple(map(_whole, candidate)) for candidate in written["candidates"])
-    cells = tuple(map(_whole, written["cells"]))
-    if len(cells) != len(candidates) + 1 or type(written["confirms"]) is not bool:
-        raise ValueError("got a rung that does not have one cell per candidate and one for the default")
-    refused = tuple((tuple(map(_whole, candidate)), text(reason)) for candidate, reason in written.get("refused", []))
-    verifies, is_early = tuple(map(_whole, written.get("verifies", ()))), written.get("is_early", False)
-    if type(is_early) is not bool or (verifies and verifies not in candidates):
-        raise ValueError("got a rung that verifies none of its candidates")
-    numbers = _whole(written["repeats"]), _whole(written["steps"])
-    return RungRecord(candidates, *numbers, written["confirms"], cells, refused, verifies, is_early)

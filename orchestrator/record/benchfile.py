@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
+from orchestrator.feature import providers
 from orchestrator.inventory import Host, is_loopback
 from orchestrator.inventory.reserved import LAB_VARIABLE
 from orchestrator.plan import Limits, RunSpec, Schedule, Skipped
@@ -20,11 +22,10 @@ from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.expectations import Expectation
 from orchestrator.plan.profile import Profile, profile_name
 from orchestrator.record import bench_parts as parts
-from orchestrator.record.bench_parts import PlanEntry, PlannedWith, RungRecord, TuneRecord
-from orchestrator.record.bisect_record import BisectRecord, bisect
+from orchestrator.record.bench_parts import PlanEntry, PlannedWith
 from orchestrator.version import __version__
 
-__all__ = ["BenchRecord", "bench_record", "is_outside_its_lab", "reached_inventory"]
+__all__ = ["BenchRecord", "bench_record", "is_outside_its_lab", "kind_of", "reached_inventory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class BenchRecord:
     runs that the bench ended without. ``skipped`` are the configurations that were requested and are impossible, ``devices`` by
     host those that options chose, ``job`` the options of sbatch of the job that it submitted. ``spares`` are the hosts that may
     take the places of others, ``replaced`` those that have, by the host that was lost. ``lab`` is the marker of the lab of
-    namespaces that it ran in: outside, the addresses of its nodes may be those of real machines.
+    namespaces that it ran in: outside, the addresses of its nodes may be those of real machines. ``added`` has by key of the
+    file what a feature adds to it, as that feature reads it.
     """
 
     bench_id: str
@@ -55,8 +57,7 @@ class BenchRecord:
     schedule: Schedule = Schedule(order="interleaved")
     limits: Limits | None = None
     planned_with: PlannedWith | None = None
-    tune: TuneRecord | None = None
-    bisect: BisectRecord | None = None
+    added: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     label: str = ""
@@ -76,12 +77,13 @@ class BenchRecord:
         for name, (key, read) in _READERS.items():
             if key not in content or (content[key] is None and name in _MAY_BE_NULL):
                 continue
-            try:
-                values[name] = read(content[key])
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-                missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-                message = f"{key}: expected {_EXPECTED.get(key, 'a valid value')}, {missing}"
-                raise DataError(message, kind="state_damaged", where=where) from error
+            values[name] = _read(key, read, content[key], _EXPECTED.get(key, "a valid value"), where)
+        if kind := kind_of(content.keys() - _KEYS):
+            values["added"] = {
+                key: _read(key, partial(kind.part_of, key), content[key], f"the record of a {key}", where)
+                for key in kind.KEYS
+                if key in content
+            }
         values.setdefault("bench_id", Path(where).parent.name)
         record = cls(**values)
         if any(not 0 <= entry.cell < len(record.cells) for entry in (record.plan or {}).values()):
@@ -108,9 +110,7 @@ class BenchRecord:
             "limits": asdict(self.limits) if self.limits else None,
             "planned_with": asdict(self.planned_with) if self.planned_with else None,
         }
-        for name, search in (("tune", self.tune), ("bisect", self.bisect)):
-            if search:
-                content[name] = asdict(search)
+        content |= {key: asdict(part) for key, part in self.added.items()}
         if self.label:
             content["label"] = self.label
         if self.lab:
@@ -167,26 +167,6 @@ class BenchRecord:
         names = (*self.runs, *entries)
         return replace(self, cells=plan.cells, runs=names, plan={**(self.plan or {}), **entries})
 
-    def with_rung(self, plan: Bench, runs: Sequence[PlannedRun], rung: RungRecord) -> BenchRecord:
-        """Return the record with the next round of its search, all cells including its new ones, and the runs of that round."""
-        search = self.search
-        assert search
-        planned = self.planned(plan, runs, rung=len(search.rungs))
-        return planned._with_search(rungs=(*search.rungs, rung))
-
-    def with_end(self, why: str) -> BenchRecord:
-        """Return the record of a tune or bisect that has ended, and why."""
-        return self._with_search(ended=why) if self.search else self
-
-    @property
-    def search(self) -> TuneRecord | BisectRecord | None:
-        """What makes it a bench whose cells come round by round; None for any other."""
-        return self.tune or self.bisect
-
-    def _with_search(self, **values: Any) -> BenchRecord:
-        tune = replace(self.tune, **values) if self.tune else None
-        return replace(self, tune=tune, bisect=replace(self.bisect, **values) if self.bisect else None)
-
     def without(self, names: Sequence[str], notes: Sequence[str]) -> BenchRecord:
         """Return the record of a bench that ends without these runs, with notes about that for its tables."""
         left = (*self.left_out, *names)
@@ -209,6 +189,19 @@ class BenchRecord:
             superseded={**self.superseded, run_id: name},
             plan={**plan, name: replace(entry, attempt=entry.attempt + 1)},
         )
+
+
+def kind_of(keys: Collection[str]) -> Any:
+    """Return the module of the feature that carries out a bench with these keys in its record; None if no feature does."""
+    return next((module for module in providers("bench_kind") if not module.KEYS.isdisjoint(keys)), None) if keys else None
+
+
+def _read(key: str, read: Callable[[Any], Any], value: Any, expected: str, where: str) -> Any:
+    try:
+        return read(value)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"{key}: expected {expected}, {missing}", kind="state_damaged", where=where) from error
 
 
 def is_outside_its_lab(record: BenchRecord, environment: Mapping[str, str] = os.environ) -> bool:
@@ -239,7 +232,7 @@ def bench_record(
     limits: Limits,
     bases: Sequence[Path],
     argv: Sequence[str],
-    search: TuneRecord | BisectRecord | None = None,
+    added: Mapping[str, Any] | None = None,
     devices: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
     job: Sequence[str] = (),
@@ -259,8 +252,7 @@ def bench_record(
         schedule=plan.schedule,
         limits=limits,
         planned_with=PlannedWith.of([*hosts, *spares], secrets, plan.folders),
-        tune=search if isinstance(search, TuneRecord) else None,
-        bisect=search if isinstance(search, BisectRecord) else None,
+        added=added or {},
         label=plan.label,
         skipped=plan.skipped,
         expect=plan.expect,
@@ -290,8 +282,6 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "schedule": ("course", parts.plain(Schedule)),
     "limits": ("limits", parts.plain(Limits)),
     "planned_with": ("planned_with", parts.planned_with),
-    "tune": ("tune", parts.tune),
-    "bisect": ("bisect", bisect),
     "notes": ("notes", parts.texts),
     "left_out": ("left_out", parts.texts),
     "label": ("label", parts.text),
@@ -305,15 +295,14 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "lab": ("lab", parts.text),
 }
 """For each field of a record: its key in the file and its reader."""
+_KEYS = {key for key, _ in _READERS.values()}
 _MAY_BE_NULL = {"templates", "limits", "planned_with", "plan", "created"}
 _EXPECTED = {
     "runs": "a list of run ids",
     "superseded": "an object of run ids",
     "cells": "a list of specs with the origins of their values",
     "plan": "the cell and the repeat of each run",
-    "tune": "the record of a tune",
-    "bisect": "the record of a bisect",
     "expect": "a list of bounds",
     "skipped": "a list of configurations with the reasons why they are impossible",
 }
-assert set(_READERS) == {item.name for item in fields(BenchRecord)}
+assert {*_READERS, "added"} == {item.name for item in fields(BenchRecord)}

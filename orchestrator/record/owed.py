@@ -17,14 +17,14 @@ from orchestrator.inventory.devices import with_devices
 from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench, PlannedRun
-from orchestrator.record.bench_parts import PlannedWith, RungRecord
+from orchestrator.record.bench_parts import PlannedWith
 from orchestrator.record.benchfile import BenchRecord, reached_inventory
 from orchestrator.record.journal import Event
 from orchestrator.record.reread import folders_of
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import damaged
 
-__all__ = ["Reopened", "add_block", "add_rung", "check_frameworks", "end_search", "leave_out", "reopen", "supersede"]
+__all__ = ["Reopened", "add_block", "check_frameworks", "leave_out", "reopen", "supersede"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +107,6 @@ def _members(record: BenchRecord, hosts: Sequence[Host]) -> tuple[tuple[Host, ..
 def add_block(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun]) -> None:
     """Record additional runs for a bench."""
     bench.change(lambda record: record.planned(plan, runs))
-
-
-def add_rung(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun], rung: RungRecord) -> None:
-    """Record the next round of a tune or a bisect: all cells of the bench including its new ones, and its runs."""
-    bench.change(lambda record: record.with_rung(plan, runs, rung))
-
-
-def end_search(bench: BenchDir, why: str) -> None:
-    """Record why a tune or a bisect has ended."""
-    bench.change(lambda record: record.with_end(why))
 
 
 def leave_out(bench: BenchDir, names: Sequence[str], notes: Sequence[str]) -> None:

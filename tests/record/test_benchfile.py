@@ -16,16 +16,13 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.expectations import expectation_of
 from orchestrator.plan.folders import open_framework
-from orchestrator.plan.framework import Knob
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.profile import profile_of
 from orchestrator.plan.request import Request, checked_specs
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import Skipped
-from orchestrator.record.bench_parts import PlanEntry, RungRecord, TuneRecord
+from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.benchfile import BenchRecord, bench_record
-from orchestrator.record.bisect_record import BisectRecord, Difference, Fixed, SideRecord
-from orchestrator.record.owed import add_rung, end_search
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import read_state
 
@@ -35,17 +32,11 @@ CELLS = checked_specs(Request("resnet50", shapes=((1, 1), (2, 1)), axes={"dtype"
 PLAN = Bench("b1", CELLS, {"simulated": FOLDER}, Schedule(order="random", seed=7, repeats=2, until_ci=0.02, budget_s=600.0))
 BASE = Path(FOLDER.framework.folder).parent
 SKIPPED = Skipped("simulated", "resnet50", {"nodes": 9, "gpus": 1, "options.seed": "5", "env.NCCL_ALGO": None}, "too few hosts")
-KNOB = Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",)), ("any",), default="unset", when={"parallel": ("ddp", "none")})
-SIZE = Knob((), "", ((2,), (0.5,)), multiplies="batch_size")
-REFUSED = (((0, 2), "no divisor"),)
-TUNE = TuneRecord(
-    (KNOB, SIZE), 5, False, "", {"LC_ALL": "C"}, (RungRecord(((1, 0), (2, 1)), 3, 60, False, (0, 1, 0), REFUSED),)
-)
 
 
-def record(tune: TuneRecord | None = TUNE) -> BenchRecord:
+def record() -> BenchRecord:
     whole = bench_record(
-        PLAN, {"old": "b0"}, HOSTS, "a,b", ("TOKEN",), Limits(lease_s=7.0), (Path("/x"), BASE), ["orch", "bench"], tune
+        PLAN, {"old": "b0"}, HOSTS, "a,b", ("TOKEN",), Limits(lease_s=7.0), (Path("/x"), BASE), ["orch", "bench"]
     )
     plan = {**(whole.plan or {}), "late": PlanEntry(1, 3, rung=0, attempt=2)}
     more = {"label": "before the update", "skipped": (SKIPPED,), "expect": (expectation_of("busbw >= 3 nodes=2"),)}
@@ -63,36 +54,11 @@ def test_a_record_reads_back_as_it_was_written() -> None:
     assert BenchRecord.of(written(whole.as_dict()), "b1/bench.json") == whole
     assert whole.templates == (BASE,)  # a folder that no framework comes from is none that a resume needs
     silent = [one.name for one in fields(whole) if getattr(whole, one.name) in (None, (), {}, "")]
-    assert silent == ["bisect"], "a field that proves nothing"
-
-
-def test_the_record_of_a_bisect_reads_back_as_it_was_written_and_a_damaged_one_is_named() -> None:
-    sides = SideRecord("a", "2n1g", 100.0, 5), SideRecord("b", "2n1g", 80.0, 4)
-    differences = (Difference("env.NCCL_ALGO", None, "Ring"), Difference("hosts", "a", "b"), Difference("options.x", 1.5, True))
-    fixed = (Fixed("node.kernel", "6.1", "6.8", "no option sets it"),)
-    rung = RungRecord(((1, 1, 1), (1, 0, 0)), 3, 30, True, (0, 1, 1), (((0, 1, 0), "no such host"),), (1, 0, 0), True)
-    bisect = BisectRecord(
-        *sides, "busbw", ("all_reduce", 8), "GB/s", "higher", "slower", differences, fixed, (rung,), "verified"
-    )
-    plan = replace(PLAN, cells=(replace(CELLS[0], hosts=("b", "a")), *CELLS[1:]))
-    whole = bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"], bisect)
-    content = written(whole.as_dict())
-    assert BenchRecord.of(content, "b1/bench.json") == whole and whole.bisect == bisect == whole.search and not whole.tune
-    other = {**content["bisect"]["rungs"][0], "verifies": [0, 0, 1]}
-    damages = [
-        ("before", {"bench": "a", "case": "", "typical": 0, "n": 1}),
-        ("key", [None]),
-        ("rungs", [{}]),
-        ("rungs", [other]),
-    ]
-    for name, value in damages:
-        with pytest.raises(DataError) as caught:
-            BenchRecord.of({**content, "bisect": {**content["bisect"], name: value}}, "b1/bench.json")
-        assert caught.value.kind == "state_damaged" and "bisect: expected the record of a bisect" in caught.value.message
+    assert silent == ["added"], "a field that proves nothing"
 
 
 def test_the_keys_of_the_file_stay_what_they_were() -> None:
-    content = written(record(None).as_dict())
+    content = written(record().as_dict())
     assert list(content) == [
         "bench_id", "created", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan",
         "course", "limits", "planned_with", "label", "lab", "skipped", "devices", "replaced", "profile", "expect", "job",
@@ -135,7 +101,7 @@ def test_an_earlier_version_wrote_less() -> None:
     oldest = BenchRecord.of({"bench_id": "b0", "created": 1735689600.5, "runs": ["r1"]}, "b0/bench.json")
     assert (oldest.runs, oldest.created_order, oldest.plan, oldest.limits) == (("r1",), (1735689600.5, ""), None, None)
     assert BenchRecord.of({}, "x/b7/bench.json").bench_id == "b7"
-    content = written(record(None).as_dict())
+    content = written(record().as_dict())
     del content["course"], content["notes"], content["left_out"], content["label"], content["skipped"]
     assert BenchRecord.of(content, "").schedule == Schedule(order="interleaved")  # as it ran
 
@@ -162,7 +128,7 @@ def _damage(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
     [
         *((key, _damage(key, value=value)) for value in (7, [7], {"x": 7}) for key in (
             "bench_id", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan", "course",
-            "limits", "planned_with", "tune", "notes", "left_out", "label", "skipped", "profile",
+            "limits", "planned_with", "notes", "left_out", "label", "skipped", "profile",
         )),
         ("profile", _damage("profile", value="nsys")),
         ("skipped", _damage("skipped", 0, "choices", "nodes", value="9")),
@@ -181,10 +147,6 @@ def _damage(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         ("limits", _damage("limits", "beat_s", value=[])),
         ("limits", _damage("limits", "lease_s", value=-1)),
         ("planned_with", _damage("planned_with", "hosts", "a", "env", value=[])),
-        ("tune", _damage("tune", "ended", value=None)),
-        ("tune", _damage("tune", "numerics", value=1)),
-        ("tune", _damage("tune", "knobs", 0, "values", value=3)),
-        ("tune", _damage("tune", "rungs", 0, "cells", value=[0])),
     ],
 )  # fmt: skip
 def test_damage_is_named_with_its_field(key: str, change: Callable[[dict[str, Any]], None]) -> None:
@@ -198,20 +160,5 @@ def test_damage_is_named_with_its_field(key: str, change: Callable[[dict[str, An
 def test_a_change_touches_only_its_own_fields_and_keeps_what_this_version_does_not_know(tmp_path: Path) -> None:
     content = {**record().as_dict(), "of_a_later_version": [1]}
     bench = BenchDir.create(tmp_path, content)
-    end_search(bench, "confirmed")
-    after = read_state(bench.path / "bench.json")
-    assert after.pop("tune") == written({**content["tune"], "ended": "confirmed"})
-    assert after == {"schema": 1, **{key: value for key, value in written(content).items() if key != "tune"}}
-
-
-def test_a_rung_brings_its_cells_and_marks_its_runs(tmp_path: Path) -> None:
-    plan = Bench("b1", CELLS[:1], {"simulated": FOLDER}, Schedule())
-    start = bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"], replace(TUNE, rungs=()))
-    bench = BenchDir.create(tmp_path, start.as_dict())
-    (rung,), wider = TUNE.rungs, replace(plan, cells=CELLS)
-    run = wider.run(CELLS[1], 2, 2)
-    add_rung(bench, wider, [run], rung)
-    found = bench.record()
-    assert found.cells == CELLS and found.runs == (*start.runs, run.run_id) and found.blocks == 2
-    assert found.tune == replace(TUNE, rungs=(rung,)) and found.plan is not None
-    assert found.plan[run.run_id] == PlanEntry(cell=1, repeat=2, rung=0) and found.plan[start.runs[0]] == PlanEntry(0, 1)
+    bench.change(lambda record: replace(record, label="after it"))
+    assert read_state(bench.path / "bench.json") == {"schema": 1, **written(content), "label": "after it"}

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.tune.answer import compared, tuned
-from orchestrator.controller.search import Search
+from orchestrator.features.search.halving.answer import compared, tuned
+from orchestrator.features.search.halving.rounds import Search
+from orchestrator.features.search.halving.words import answer, options_file, rungs
+from orchestrator.features.search.record import tune_of
 from orchestrator.inventory import Host
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
@@ -19,7 +21,6 @@ from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import resolve
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import read_state, write_state
-from orchestrator.report.tune import answer, options_file, rungs
 from orchestrator.results.read import read_run
 from orchestrator.yamlfile import loads
 from tests.support import commands
@@ -157,8 +158,8 @@ def test_candidates_that_cannot_be_run_are_losers_with_their_reason(tmp_path: Pa
     said: list[Any] = []
     started = next(Search(made, plan, said.append).runs([]))
     record = made.record()
-    assert record.tune and record.plan
-    (rung,) = record.tune.rungs
+    assert (tune := tune_of(record)) and record.plan
+    (rung,) = tune.rungs
     assert rung.candidates == ((1,),) and [candidate for candidate, _ in rung.refused] == [(2,), (3,)]
     default, doubled = (record.cells[cell] for cell in rung.cells)
     assert (default.batch_size, doubled.batch_size) == (MICRO, 2 * MICRO) and started.spec in (default, doubled)
@@ -176,8 +177,8 @@ def test_a_larger_batch_has_more_time_for_its_steps(tmp_path: Path) -> None:
     made, plan = language(tmp_path, None)
     next(Search(made, plan, lambda *_: None).runs([]))
     record = made.record()
-    assert record.tune
-    limits = {record.cells[cell].batch_size: record.cells[cell].timeout_s for cell in record.tune.rungs[0].cells}
+    assert (tune := tune_of(record))
+    limits = {record.cells[cell].batch_size: record.cells[cell].timeout_s for cell in tune.rungs[0].cells}
     assert limits == {2: 240, 4: 480, 8: 960, 6: 720}
 
 
@@ -190,7 +191,7 @@ def test_a_candidate_that_a_template_refuses_is_a_loser_too(tmp_path: Path) -> N
     hosts = [Host(f"node{n}", f"10.0.0.{n}", gpus=0, slots=GPUS) for n in range(1, NODES + 1)]
     next(Search(made, plan, lambda *_: None, hosts=hosts).runs([]))
     record = made.record()
-    assert record.tune and record.tune.rungs[0].refused == (((2,), "--batch-size: pytorch_lm: eight is too many"),)
+    assert (tune := tune_of(record)) and tune.rungs[0].refused == (((2,), "--batch-size: pytorch_lm: eight is too many"),)
 
 
 def test_the_answer_says_that_a_step_computes_more_and_the_run_file_has_its_batch_size(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from orchestrator.analysis.bisect import Bisected, BisectRecord, Fixed
-from orchestrator.analysis.bisect.answer import EXPLAINED, PART, Tried, recorded_change
-from orchestrator.analysis.bisect.shares import Change, Share
+from orchestrator.features.search.bisection import Bisected, BisectRecord, Fixed
+from orchestrator.features.search.bisection.answer import EXPLAINED, PART, Tried, recorded_change
+from orchestrator.features.search.bisection.shares import Change, Share
 from orchestrator.plural import plural
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line

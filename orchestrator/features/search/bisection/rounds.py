@@ -1,4 +1,4 @@
-"""Which run of a bisect comes next, and whether there is time for it: `analysis.bisect` decides, this module asks and records.
+"""Which run of a bisect comes next, and whether there is time for it: `steps` decides, this module asks and records.
 
 A bisect is a bench of two cells, A and B as they are, that adds further cells round by round (`rounds`).
 """
@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from orchestrator.analysis.bisect.answer import recorded_change
-from orchestrator.analysis.bisect.search import CONFIRMED, Limit, Step, following
-from orchestrator.analysis.bisect.shares import Candidate, change, share
-from orchestrator.analysis.bisect.state import BisectState, applied, bisect_state, setting
-from orchestrator.controller.rounds import Rounds
+from orchestrator.features.search.bisection.answer import recorded_change
+from orchestrator.features.search.bisection.shares import Candidate, change, share
+from orchestrator.features.search.bisection.state import BisectState, applied, bisect_state, setting
+from orchestrator.features.search.bisection.steps import CONFIRMED, Limit, Step, following
+from orchestrator.features.search.record import RungRecord
+from orchestrator.features.search.rounds import Rounds
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.plural import plural
-from orchestrator.record.bench_parts import PlanEntry, RungRecord
+from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.owed import leave_out
 from orchestrator.results import mean
 from orchestrator.results.tally import durations

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from orchestrator.analysis.tune.candidates import Candidate, children, design
+from orchestrator.features.search.halving.candidates import Candidate, children, design
 from orchestrator.plan import Knob
 from orchestrator.results import Interval
 from orchestrator.results.numbers.intervals import geometric_mean, ratio_interval

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from statistics import median, multimode
 from typing import Any
 
-from orchestrator.analysis.tune.candidates import Candidate, Settings, settings, written
-from orchestrator.analysis.tune.halving import Gain, RungResult, gain, ranked
-from orchestrator.analysis.tune.state import State, state_of
+from orchestrator.features.search.halving.candidates import Candidate, Settings, settings, written
+from orchestrator.features.search.halving.schedule import Gain, RungResult, gain, ranked
+from orchestrator.features.search.halving.state import State, state_of
+from orchestrator.features.search.record import tune_of
 from orchestrator.plan import RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, TOKENS_PER_S
 from orchestrator.record import BenchDir
@@ -91,7 +92,8 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
     chosen = settings(knobs, best) if last else Settings({}, {})
     default = record.cells[0]
     best_speed, base = (_median(last.speeds[who].values(), default) if last else None for who in (best, (0,) * len(best)))
-    fastest = record.cells[record.tune.rungs[-1].cells[1]] if last and record.tune else default
+    tune = tune_of(record)
+    fastest = record.cells[tune.rungs[-1].cells[1]] if last and tune else default
     observed = state.pilot.observed if state.pilot else {}
     return Tuned(
         bench_id=record.bench_id,
@@ -124,12 +126,13 @@ def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunRes
     """Return the runs of the last round with a best candidate, of that and of the default, and the number of other candidates;
     all runs and 0 if no candidate has a good run. Raise DataError for a damaged record."""
     record, state = bench.record(), _state(bench, results)
+    tune = tune_of(record)
     ahead = [(number, best) for number, measured in enumerate(state.rungs) if (best := _best(measured))]
-    if not ahead or record.tune is None or record.plan is None:
+    if not ahead or tune is None or record.plan is None:
         return list(results), 0
     number, best = ahead[-1]
     default = (0,) * len(best)
-    rung = record.tune.rungs[number]
+    rung = tune.rungs[number]
     cells = dict(zip((default, *state.rungs[number].rung.candidates), rung.cells, strict=True))
     places = {run_id: (entry.rung, entry.cell) for run_id, entry in record.plan.items()}
     others = {candidate for measured in state.rungs for candidate in measured.speeds} - {default, best}

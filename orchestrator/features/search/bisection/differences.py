@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.analysis.bisect.state import applied
 from orchestrator.analysis.compare import known_differences
 from orchestrator.analysis.compare.benches import DIGITS
 from orchestrator.analysis.compare.causes import Distinction, by_weight
 from orchestrator.analysis.compare.cells import FASTER, SLOWER, CellPair, compared
 from orchestrator.errors import ConfigError
+from orchestrator.features.search.bisection.state import applied
+from orchestrator.features.search.record import BisectRecord, Difference, Fixed, SideRecord
 from orchestrator.inventory import Host, Inventory
 from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import RunSpec
@@ -20,7 +21,6 @@ from orchestrator.plan.placement import place
 from orchestrator.plan.spec import as_written
 from orchestrator.plan.variables import check_variable
 from orchestrator.record import BenchDir
-from orchestrator.record.bisect_record import BisectRecord, Difference, Fixed, SideRecord
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.results import Cell
 

@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.analysis.bisect.answer import Bisected, answer_of, recorded_change
-from orchestrator.analysis.bisect.search import BLOCKS, CONFIRMED, GONE, NO_TIME, Limit, Step, following
-from orchestrator.analysis.bisect.shares import Candidate, Speeds, change, share
-from orchestrator.analysis.bisect.state import BisectState
+from orchestrator.features.search.bisection.answer import Bisected, answer_of, recorded_change
+from orchestrator.features.search.bisection.shares import Candidate, Speeds, change, share
+from orchestrator.features.search.bisection.state import BisectState
+from orchestrator.features.search.bisection.steps import BLOCKS, CONFIRMED, GONE, NO_TIME, Limit, Step, following
+from orchestrator.features.search.bisection.words import left_open
+from orchestrator.features.search.record import BisectRecord, Difference, RungRecord, SideRecord
 from orchestrator.plan.bench import ordered
-from orchestrator.record.bench_parts import RungRecord
-from orchestrator.record.bisect_record import BisectRecord, Difference, SideRecord
-from orchestrator.report.bisect import left_open
 
 Truth = Callable[[Candidate], float]
 """The logarithm of the value of a candidate over that of A."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.tune.candidates import Candidate, applicable, written
-from orchestrator.analysis.tune.halving import Rung, RungResult, TuneSchedule
+from orchestrator.features.search.halving.candidates import Candidate, applicable, written
+from orchestrator.features.search.halving.schedule import Rung, RungResult, TuneSchedule
+from orchestrator.features.search.record import RungRecord, TuneRecord, tune_of
 from orchestrator.inventory import Host
 from orchestrator.plan import Knob
 from orchestrator.record import BenchDir
-from orchestrator.record.bench_parts import PlanEntry, RungRecord, TuneRecord
+from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.state_file import damaged
 from orchestrator.results import RunResult
 
@@ -43,7 +44,7 @@ class State:
 def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
     """Return the progress of a tune; ``read`` returns the result of a finished run. Raise DataError for an invalid record."""
     record = bench.record()
-    tune, entries = record.tune, record.plan
+    tune, entries = tune_of(record), record.plan
     if tune is None or entries is None:
         raise damaged(bench.path / "bench.json", "expected the record of a tune, found none")
     runs = [(entries[run_id], result) for run_id in record.runs if run_id in entries and (result := read(run_id))]

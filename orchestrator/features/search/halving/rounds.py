@@ -1,4 +1,4 @@
-"""Which run of a tune comes next, and whether there is time for it: `analysis.tune` decides, this module asks and records.
+"""Which run of a tune comes next, and whether there is time for it: `schedule` decides, this module asks and records.
 
 A tune is a bench that begins with one run of the default, the pilot, and adds further cells round by round (`rounds`).
 """
@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from orchestrator.analysis.tune import State, state_of
-from orchestrator.analysis.tune.answer import unit_of
-from orchestrator.analysis.tune.candidates import Candidate, applied, written
-from orchestrator.analysis.tune.halving import Rung, Times, TuneSchedule, following, least_s, ranked, reserve_s
-from orchestrator.controller.rounds import Rounds
 from orchestrator.errors import DataError, RunError
+from orchestrator.features.search.halving import State, state_of
+from orchestrator.features.search.halving.answer import unit_of
+from orchestrator.features.search.halving.candidates import Candidate, applied, written
+from orchestrator.features.search.halving.schedule import Rung, Times, TuneSchedule, following, least_s, ranked, reserve_s
+from orchestrator.features.search.record import RungRecord, tune_of
+from orchestrator.features.search.rounds import Rounds
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.plural import plural
-from orchestrator.record.bench_parts import RungRecord
 from orchestrator.results import RunResult
 from orchestrator.results.tally import durations
 
@@ -72,8 +72,8 @@ class Search(Rounds):
 
     def _planned(self, schedule: TuneSchedule, rung: Rung) -> list[PlannedRun]:
         """Record the runs of a round as owed and return them, in blocks of random order."""
-        record = self.bench.record()
-        begun = len(record.tune.rungs) if record.tune else 0
+        tune = tune_of(self.bench.record())
+        begun = len(tune.rungs) if tune else 0
         default = replace(self.plan.cells[0], steps=rung.steps, timeout_s=self._limit_s())
         framework = self.plan.folders[default.framework].framework
 
@@ -108,7 +108,7 @@ class Search(Rounds):
         if budget_s is None or rung is None:
             return budget_s is None or used_s < budget_s
         times = self._times()
-        tune = self.bench.record().tune
+        tune = tune_of(self.bench.record())
         kept_s = 0.0 if tune and tune.rungs[rung].confirms else reserve_s(times, self.plan.cells[0].steps)
         default = self.plan.cells[0]
         alike = self._good(lambda spec: replace(spec, steps=run.spec.steps, timeout_s=run.spec.timeout_s).is_run_of(run.spec))

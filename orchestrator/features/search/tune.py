@@ -9,7 +9,6 @@ import typer
 
 from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.cli import complete
-from orchestrator.cli.answer import options_path
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.options import (
@@ -34,6 +33,7 @@ from orchestrator.cli.options import (
     template_bases,
 )
 from orchestrator.cli.submitting import Slurm, hosts_for
+from orchestrator.features.search.output import options_path
 
 if TYPE_CHECKING:
     from orchestrator.api.selection import Selection
@@ -102,7 +102,7 @@ def tune(
     At the end, the best candidate and the default run in alternation. Only the result of these runs is reported, and written
     as an inventory if the candidate is faster.
     """
-    from orchestrator.analysis.tune.state import tune_record
+    from orchestrator.features.search.halving.state import tune_record
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.placement import taken
     from orchestrator.plan.request import allows_numerics, free_knobs, planned, tune_request
@@ -132,7 +132,9 @@ def tune(
 
         tuned_hosts = taken(plan.cells, selection.hosts)
         record = tune_record(knobs, tuned_hosts, new_seed() if seed is None else seed, numerics=numerics, output=target)
-        conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, search=record)
+        conduct(
+            plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, added={"tune": record}
+        )
 
 
 def _new_file(path: Path | None) -> str:
@@ -149,7 +151,7 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
     """Print all parameters. Which of them apply is decided by NCCL's log of the first run."""
     from dataclasses import asdict
 
-    from orchestrator.analysis.tune.candidates import batch_sizes
+    from orchestrator.features.search.halving.candidates import batch_sizes
     from orchestrator.plan.spec import as_written
 
     usable = [knob for knob in knobs if numerics or not knob.numerics]

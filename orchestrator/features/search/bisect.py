@@ -34,8 +34,8 @@ from orchestrator.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.analysis.bisect.differences import Sides
     from orchestrator.api.selection import Selection
+    from orchestrator.features.search.bisection.differences import Sides
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir
@@ -87,12 +87,12 @@ def bisect(
     """
     from dataclasses import replace
 
-    from orchestrator.analysis.bisect import Today, sides
     from orchestrator.errors import ConfigError
+    from orchestrator.features.search.bisection import Today, sides
+    from orchestrator.features.search.bisection.words import differences
     from orchestrator.inventory.devices import with_devices
     from orchestrator.plan.words import label as label_of
     from orchestrator.record.benchfile import reached_inventory
-    from orchestrator.report.bisect import differences
     from orchestrator.report.text import one_line
 
     if not (after or by):
@@ -128,7 +128,9 @@ def bisect(
     from orchestrator.cli.controller import conduct
 
     limits = limits_of(wait, wait_limit, lease_s=lease, grace_s=grace, stall_s=stall)
-    conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, search=both.record)
+    conduct(
+        plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, added={"bisect": both.record}
+    )
 
 
 def _pair(benches: tuple[BenchDir, BenchDir], by: Sequence[str], case: str, metric: str) -> tuple[tuple[Cell, Cell], str]:
@@ -168,7 +170,7 @@ def _pair(benches: tuple[BenchDir, BenchDir], by: Sequence[str], case: str, metr
 
 
 def _plan(both: Sides, folder: FrameworkFolder, budget: str, label: str) -> Bench:
-    from orchestrator.analysis.bisect.search import BLOCKS
+    from orchestrator.features.search.bisection.steps import BLOCKS
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.schedule import Schedule
     from orchestrator.plan.words import seconds
@@ -181,10 +183,10 @@ def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bo
     """Print the differences, then A and B as `orch bench --dry-run` prints them."""
     from dataclasses import asdict
 
-    from orchestrator.analysis.bisect.state import setting
     from orchestrator.api.prepare import documents
     from orchestrator.cli.dry_run import show_plan
-    from orchestrator.report.bisect import differences
+    from orchestrator.features.search.bisection.state import setting
+    from orchestrator.features.search.bisection.words import differences
     from orchestrator.report.text import one_line
 
     if as_json:

@@ -1,4 +1,4 @@
-"""The output of a finished bench, tune or bisect, and the files that a tune writes."""
+"""The output of a finished tune or bisect, and the files that a tune writes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ import typer
 from orchestrator.cli.options import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from orchestrator.analysis.tune import Tuned
+    from orchestrator.features.search.halving import Tuned
     from orchestrator.record import BenchDir
     from orchestrator.record.benchfile import BenchRecord
-    from orchestrator.results import RunResult
 
-__all__ = ["options_path", "show", "table"]
+__all__ = ["options_path", "show_bisect", "show_tune"]
 
 
-def show(bench: BenchDir, as_json: bool) -> None:
+def show_tune(bench: BenchDir, as_json: bool) -> None:
     """Print the result of a tune; write it to ``tuned.json`` in the bench, with the files that apply a faster candidate."""
     import json
 
-    from orchestrator.analysis.tune import tuned
+    from orchestrator.features.search.halving import tuned
+    from orchestrator.features.search.halving.words import answer, rungs
     from orchestrator.files import write_atomic
-    from orchestrator.report.tune import answer, rungs
 
     result = tuned(bench)
     files = _write(bench, result)
@@ -51,9 +48,9 @@ def show_bisect(bench: BenchDir, as_json: bool) -> None:
     """Print the result of a bisect, and write it to ``bisect.json`` in the bench."""
     import json
 
-    from orchestrator.analysis.bisect import bisected
+    from orchestrator.features.search.bisection import bisected
+    from orchestrator.features.search.bisection.words import answer, left_open, tried
     from orchestrator.files import write_atomic
-    from orchestrator.report.bisect import answer, left_open, tried
 
     result = bisected(bench)
     document = {**result.as_dict(), "answer": answer(result), "left_open": left_open(result)}
@@ -83,13 +80,14 @@ def _pilot_failed(bench: BenchDir) -> bool:
 
 def _write(bench: BenchDir, result: Tuned) -> list[Path]:
     """Write the inventory and the run file of a faster candidate; return their paths. Existing files are not overwritten."""
-    from orchestrator.analysis.tune.answer import FASTER
+    from orchestrator.features.search.halving.answer import FASTER
+    from orchestrator.features.search.halving.words import inventory_file, options_file
+    from orchestrator.features.search.record import tune_of
     from orchestrator.files import write_atomic
-    from orchestrator.report.tune import inventory_file, options_file
 
     if result.verdict != FASTER:
         return []
-    tune = bench.record().tune
+    tune = tune_of(bench.record())
     target = Path(tune.output) if tune and tune.output else bench.path / "tuned.yaml"
     base = os.path.relpath(result.inventory, target.parent) if Path(result.inventory).exists() else ""
     files = {}
@@ -136,26 +134,3 @@ def _command(result: Tuned, files: list[Path], record: BenchRecord) -> list[str]
         job = JobWanted(record.job).on(fold(hosts), len(hosts))
         words += ["--slurm", ",".join(option.removeprefix("--") for option in job.options)]
     return words
-
-
-def table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
-    """Print the table of a finished bench, or the result of a tune or bisect."""
-    if bench.record().tune:
-        show(bench, as_json)
-        return
-    if bench.record().bisect:
-        show_bisect(bench, as_json)
-        return
-    from rich.console import Console
-
-    from orchestrator.report import terminal
-    from orchestrator.report.formats.json import render as json_document
-    from orchestrator.results.bench import notes_of
-    from orchestrator.results.planned import planned_runs
-    from orchestrator.results.summary import of_bench
-
-    summary = of_bench(planned_runs(bench, results), notes_of(bench))
-    if as_json:
-        typer.echo(json_document(summary), nl=False)
-    else:
-        terminal.render(summary, Console())

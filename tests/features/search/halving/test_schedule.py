@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.tune import halving as tuning
-from orchestrator.analysis.tune.candidates import Candidate, applicable, applied, children, design, settings, written
-from orchestrator.analysis.tune.halving import Rung, RungResult, Stage, Times, TuneSchedule, following, stages
 from orchestrator.errors import ConfigError, Faults
+from orchestrator.features.search.halving import schedule as tuning
+from orchestrator.features.search.halving.candidates import Candidate, applicable, applied, children, design, settings, written
+from orchestrator.features.search.halving.schedule import Rung, RungResult, Stage, Times, TuneSchedule, following, stages
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Knob
 from orchestrator.plan.spec import RunSpec, resolve

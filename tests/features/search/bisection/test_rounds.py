@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.bisect import Bisected, bisected
-from orchestrator.analysis.bisect.state import applied
 from orchestrator.controller.controller import Controller
 from orchestrator.controller.events import RunOver
+from orchestrator.features.search.bisection import Bisected, bisected
+from orchestrator.features.search.bisection.state import applied
+from orchestrator.features.search.bisection.words import answer, left_open, tried
+from orchestrator.features.search.record import BisectRecord, Difference, SideRecord, bisect_of
 from orchestrator.inventory import Redaction
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import bench_record
-from orchestrator.record.bisect_record import BisectRecord, Difference, SideRecord
 from orchestrator.record.rundir import BenchDir
-from orchestrator.report.bisect import answer, left_open, tried
 from orchestrator.results.bench import read_bench
 from orchestrator.results.series import grouped
 from orchestrator.results.summary import summarize
@@ -52,7 +52,9 @@ class Rig(FakeBench):
         sides = (SideRecord("one", "2n1g", 1000.0, 5), SideRecord("two", "2n1g", 800.0, 5))
         search = BisectRecord(*sides, "samples_per_s", (), "samples/s", "higher", "slower", differences)
         self.plan = Bench("bench-2", (a, b), {"simulated": FOLDER}, Schedule("balanced", 0, 4, budget_s=budget_s))
-        record = bench_record(self.plan, {}, self.hosts, str(self.source), self.secrets, self.limits, (), ["orch"], search)
+        record = bench_record(
+            self.plan, {}, self.hosts, str(self.source), self.secrets, self.limits, (), ["orch"], {"bisect": search}
+        )
         self.bench = BenchDir.create(directory / "runs", record.as_dict())
         times: dict[str, float] = {}
 
@@ -92,10 +94,11 @@ def test_one_of_three_is_proven_and_the_others_are_excluded(tmp_path: Path) -> N
     assert [line.partition(" ")[0] for line in left_open(found)] == ["seed=1", "NCCL_ALGO=Tree"]
     # each in blocks with A and B; the verification has runs of its own
     record = rig.bench.record()
-    assert record.plan and record.bisect and record.bisect.rungs[-1].confirms
-    last = len(record.bisect.rungs) - 1
+    bisect = bisect_of(record)
+    assert record.plan and bisect and bisect.rungs[-1].confirms
+    last = len(bisect.rungs) - 1
     verifying = [run for run, entry in record.plan.items() if entry.rung == last]
-    assert list(found.evidence) == verifying and len(verifying) == 3 * record.bisect.rungs[-1].repeats
+    assert list(found.evidence) == verifying and len(verifying) == 3 * bisect.rungs[-1].repeats
     repeats = [record.plan[run].repeat for run in verifying]
     assert all(repeats.count(repeat) == 3 for repeat in repeats)
     assert record.cells[2].origins["options.seed"] == "B, two" and record.cells[2].origins["options.compute_ms"] == "A, one"
@@ -126,11 +129,11 @@ def test_where_all_differences_are_needed_the_answer_names_all_and_not_those_of_
     assert (kinds, found.verdict, found.outside) == ([], "explained", ())
     assert found.causes == ("compute_ms=25.0", "seed=1", "NCCL_ALGO=Tree") and found.share is None
     assert answer(found).startswith("compute_ms=25.0, seed=1 and NCCL_ALGO=Tree together explain the change")
-    bisect = rig.bench.record().bisect
+    bisect = bisect_of(rig.bench.record())
     assert bisect and bisect.rungs[-1].verifies == (1, 1, 1) and len(bisect.rungs[-1].candidates) == 4
     # a bench of an earlier version does not name the set
     rungs = (*bisect.rungs[:-1], replace(bisect.rungs[-1], verifies=()))
-    rig.bench.change(lambda record: replace(record, bisect=replace(bisect, rungs=rungs)))
+    rig.bench.change(lambda record: replace(record, added={"bisect": replace(bisect, rungs=rungs)}))
     assert bisected(rig.bench).causes == found.causes
 
 
@@ -216,10 +219,12 @@ def test_a_controller_that_dies_is_followed_by_one_that_ends_as_it_would_have(tm
     controller.ownership.release()
     if not over:
         pytest.fail("the controller was not interrupted")
-    before = rig.bench.record()
-    assert before.bisect and not before.bisect.ended
+    begun = rig.bench.record()
+    before = bisect_of(begun)
+    assert before and not before.ended
     kinds, found = rig.conduct(rig.go_on())
     assert (kinds, found.verdict, found.causes) == ([], "explained", ("compute_ms=25.0",))
     record = rig.bench.record()
-    assert record.bisect and record.bisect.rungs[: len(before.bisect.rungs)] == before.bisect.rungs
-    assert record.runs[: len(before.runs)] == before.runs and not record.superseded
+    after = bisect_of(record)
+    assert after and after.rungs[: len(before.rungs)] == before.rungs
+    assert record.runs[: len(begun.runs)] == begun.runs and not record.superseded

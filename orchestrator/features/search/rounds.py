@@ -14,14 +14,15 @@ from dataclasses import replace
 
 from orchestrator.controller.events import Decided, Observer, RunsPlanned
 from orchestrator.errors import ConfigError, OrchError
+from orchestrator.features.search.record import RungRecord, add_rung, end_search
 from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PORTS, Bench, PlannedRun, ordered, plan_run
 from orchestrator.plural import plural
 from orchestrator.record import BenchDir
-from orchestrator.record.bench_parts import PlanEntry, RungRecord
+from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.journal import Event
-from orchestrator.record.owed import add_rung, end_search, leave_out
+from orchestrator.record.owed import leave_out
 from orchestrator.results.tally import Tally
 
 __all__ = ["Candidate", "Rounds"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from orchestrator.analysis.tune import Tuned
-from orchestrator.analysis.tune.answer import FASTER, Tried
+from orchestrator.features.search.halving import Tuned
+from orchestrator.features.search.halving.answer import FASTER, Tried
 from orchestrator.inventory import fold
 from orchestrator.plural import plural
 from orchestrator.report.text import one_line

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from orchestrator.analysis.bisect.shares import Candidate, is_side
+from orchestrator.features.search.bisection.shares import Candidate, is_side
+from orchestrator.features.search.record import BisectRecord, Difference, RungRecord, bisect_of
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.spec import as_written, resolve
 from orchestrator.record import BenchDir
-from orchestrator.record.bench_parts import PlanEntry, RungRecord
-from orchestrator.record.bisect_record import BisectRecord, Difference
+from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.state_file import damaged
 from orchestrator.results import RunResult
 
@@ -43,7 +43,7 @@ class BisectState:
 def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> BisectState:
     """Return the progress of a bisect; ``read`` returns the result of a finished run. Raise DataError for an invalid record."""
     record = bench.record()
-    bisect, entries = record.bisect, record.plan
+    bisect, entries = bisect_of(record), record.plan
     if bisect is None or entries is None:
         raise damaged(bench.path / "bench.json", "expected the record of a bisect, found none")
     count = len(bisect.differences)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.analysis.bisect.search import CONFIRMED, GONE, reduced_sets
-from orchestrator.analysis.bisect.shares import Candidate, Change, Share, Speeds, change, is_side, share
-from orchestrator.analysis.bisect.state import BisectState, bisect_state, setting
+from orchestrator.features.search.bisection.shares import Candidate, Change, Share, Speeds, change, is_side, share
+from orchestrator.features.search.bisection.state import BisectState, bisect_state, setting
+from orchestrator.features.search.bisection.steps import CONFIRMED, GONE, reduced_sets
+from orchestrator.features.search.record import Fixed, SideRecord
 from orchestrator.record import BenchDir
-from orchestrator.record.bisect_record import Fixed, SideRecord
 from orchestrator.results import NEVER_RUN, RUNNING, RunResult, mean
 from orchestrator.results.numbers.intervals import LEVEL
 from orchestrator.results.tally import Tally
