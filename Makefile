@@ -24,7 +24,7 @@ help:
 	@echo "make frameworks  also install TensorFlow, Paddle and DALI (4 GB), and run the tests that train with them"
 	@echo "make scaling  install the same, print scaling tables of all trainers on 1, 2 and 4 nodes of a lab (15 minutes or more)"
 	@echo "make screenshots  make the pictures of docs/img from a bench in a lab (3 minutes; needs Chromium)"
-	@echo "make faults   break a lab in every way listed in docs/reliability.md, as often as listed (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
+	@echo "make faults   break a lab in every way listed in docs/results/reliability.md, as often as listed (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
 	@echo "make check    lint, types and every test, without installing anything"
 	@echo "make man      build/orch.1, the manual page"
 	@echo "make docs     build/site, the documentation as a site; every link is checked"

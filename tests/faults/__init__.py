@@ -1,4 +1,4 @@
 """The faults of a cluster as rows: injected into a lab with real sshd, judged from outside, counted.
 
-See ``docs/reliability.md``.
+See ``docs/results/reliability.md``.
 """
