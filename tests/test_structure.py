@@ -188,7 +188,7 @@ FRAMEWORKS = {
     "train_lm": "torch trainer rank_progress torch_ranks torch_clock torch_stamps torch_profile rank_parts lm_adamw"
     " lm_batch_search lm_embedding lm_float8 lm_kernels lm_models lm_optimizer lm_parallel lm_parts lm_steps",
     "lm_kernels": "torch lm_models lm_steps",
-    "lm_batch_search": "torch trainer torch_ranks lm_embedding lm_loss lm_models lm_parallel lm_steps",
+    "lm_batch_search": "torch trainer torch_ranks lm_embedding lm_models lm_parallel lm_steps",
     "lm_models": "torch lm_experts lm_recompute",
     "lm_experts": "torch",
     "lm_recompute": "torch",

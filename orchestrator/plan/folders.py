@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, OrchError
@@ -20,6 +20,7 @@ from orchestrator.plan.payload import SKIPPED, is_payload_name, payload_files, r
 
 __all__ = [
     "FrameworkFolder",
+    "folders_with",
     "framework_for",
     "frameworks",
     "hidden",
@@ -109,6 +110,17 @@ def read_folder(folder: Path) -> FrameworkFolder:
     payload, faults = payload_files(places, folder)
     framework = declared(document.value, document.line, folder.name, str(folder), _digest(folder), sources, faults)
     return FrameworkFolder(framework, sources, payload | {"rank_wrapper.py": rank_source()})
+
+
+def folders_with(option: str, framework: Framework) -> str:
+    """Return which of orch's own folders that measure the same have an option, as words of a hint."""
+    others = [other.name for other in _own_frameworks() if other.measures == framework.measures and option in other.options]
+    return f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} {option}" if others else ""
+
+
+@cache
+def _own_frameworks() -> tuple[Framework, ...]:
+    return tuple(open_framework(name).framework for name in frameworks())
 
 
 def framework_for(model: str, bases: Sequence[Path] = (), read: Callable[[str], FrameworkFolder] | None = None) -> str:

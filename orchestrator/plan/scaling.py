@@ -7,15 +7,19 @@ and the batch size of a rank or the number of micro-batches follows from it.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.plan.framework import Framework
+from orchestrator.plan.framework import Framework, Option
 from orchestrator.plural import plural
 
-__all__ = ["Step", "check_ranks", "follower_of", "step_of", "with_global_batch"]
+__all__ = ["Step", "as_reported", "check_ranks", "follower_of", "step_of", "with_global_batch"]
+
+_SHARED_BEFORE = ("tensor_parallel", "pipeline_parallel")
+"""Options that pytorch_lm once had."""
+_RANKS = Option("int", 1, minimum=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,14 @@ def step_of(framework: Framework, options: Mapping[str, Any]) -> Step:
         recomputation=options[names.recomputation] if names.recomputation else "none",
         batch_size_up_to=options[names.batch_size_up_to] if names.batch_size_up_to else 0,
     )
+
+
+def as_reported(step: Step, framework: Framework, reported: Mapping[str, Any]) -> Step:
+    """Return a step with the ranks of each copy of the model that a log of an earlier version reports, whose options the folder
+    no longer has. Raises ConfigError for a number that is none."""
+    names = [name for name in _SHARED_BEFORE if framework.step and name in reported and name not in framework.options]
+    ranks = prod(_RANKS.parse(name, str(reported[name])) for name in names)
+    return replace(step, model_ranks=step.model_ranks * ranks)
 
 
 def check_ranks(framework: Framework, options: Mapping[str, Any], world_size: int) -> None:

@@ -15,9 +15,10 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.containers import check_choice
 from orchestrator.plan.binding import check_binding
+from orchestrator.plan.folders import folders_with
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.options import OPTIONS
-from orchestrator.plan.scaling import Step, check_ranks, step_of, with_global_batch
+from orchestrator.plan.scaling import Step, as_reported, check_ranks, step_of, with_global_batch
 from orchestrator.plural import plural
 
 __all__ = [
@@ -296,7 +297,7 @@ def _check_option(framework: Framework, name: str) -> None:
             f"{framework.name} has no option {name!r}",
             where=f"--set {name}",
             hint=f"it has {', '.join(f'{k}={o.default}' for k, o in framework.options.items())}"
-            f"{nearest(name, framework.options)}",
+            f"{nearest(name, framework.options)}{folders_with(name, framework)}",
         )
 
 
@@ -310,7 +311,7 @@ def default_step(framework: Framework, model: str, device: str = "cuda", reporte
     )
     for name in set(of_step) & (reported or {}).keys():
         options[name] = framework.options[name].parse(name, as_written((reported or {})[name]))
-    return step_of(framework, options)
+    return as_reported(step_of(framework, options), framework, reported or {})
 
 
 def _options(

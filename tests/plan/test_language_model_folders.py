@@ -21,7 +21,7 @@ from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import StepSample
 from orchestrator.plan import folders as library
 from orchestrator.plan.measures import LANGUAGE_MODEL
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.results.numbers.throughput import Terms, throughput
 from tests.support.rendering import file_of, opened, planned
 
@@ -306,11 +306,6 @@ def test_maxtext_has_a_process_per_node_and_ranks_share_weights_over_all_nodes()
 @pytest.mark.parametrize(
     ("shape", "model", "sets", "where"),
     [
-        ((1, 8), "llama3-8b", {"pipeline_parallel": "4", "accumulation": "2"}, "--set accumulation"),
-        ((1, 8), "gpt-tiny", {"pipeline_parallel": "4", "accumulation": "4"}, "--set pipeline_parallel"),  # of 2 layers
-        ((2, 8), "llama3-8b", {"tensor_parallel": "16"}, "--set tensor_parallel"),  # of 8 heads of keys
-        ((2, 8), "llama3-8b", {"tensor_parallel": "2", "replicas": "3"}, "--set replicas"),
-        ((2, 8), "llama3-8b", {"tensor_parallel": "2", "parallel": "ddp"}, "--set parallel"),
         ((2, 8), "llama3-8b", {"replicas": "2", "parallel": "ddp"}, "--set parallel"),
         ((2, 8), "llama3-8b", {"embedding": "row-wise", "parallel": "ddp"}, "--set embedding"),
         ((2, 8), "llama3-8b", {"embedding": "row-wise", "replicas": "2"}, "--set embedding"),
@@ -318,16 +313,12 @@ def test_maxtext_has_a_process_per_node_and_ranks_share_weights_over_all_nodes()
         ((1, 1), "llama-tiny", {"embedding": "row-wise", "parallel": "ddp"}, "--set embedding"),
         ((1, 2), "llama-tiny", {"embedding": "row-wise"}, "--set embedding"),  # auto is ddp
         ((1, 2), "llama3-1b", {"embedding": "row-wise", "parallel": "fsdp"}, "--set embedding"),  # tied
-        ((1, 2), "mixtral-like", {"tensor_parallel": "2"}, "--set tensor_parallel"),
-        ((1, 3), "gpt2-124m", {"tensor_parallel": "3"}, "--set tensor_parallel"),  # of 12 heads, but not of 128
-        ((1, 2), "llama3-8b", {"tensor_parallel": "2", "dtype": "fp8"}, "--set tensor_parallel"),
-        ((1, 2), "llama3-8b", {"tensor_parallel": "2", "loss_chunks": "2"}, "--set loss_chunks"),
-        ((1, 2), "llama3-8b", {"pipeline_parallel": "2", "accumulation": "2", "loss_chunks": "2"}, "--set loss_chunks"),
         ((1, 1), "gpt2-124m", {"dtype": "fp16", "loss_chunks": "2"}, "--set loss_chunks"),
         ((1, 1), "gpt2-124m", {"dtype": "tf32", "weights": "bf16"}, "--set weights"),
         ((1, 1), "gpt2-124m", {"dtype": "fp8", "seq_len": "7", "batch_size": "1"}, "--dtype"),
         ((1, 2), "gpt2-124m", {"compile_split": "whole"}, "--set compile_split"),
         ((1, 1), "gpt2-124m", {"seed": "2147483648"}, "--set seed"),
+        ((1, 3), "llama3-8b", {"replicas": "2"}, "--set replicas"),
     ],
 )
 def test_our_own_trainer_is_not_planned_as_its_ranks_would_refuse_it(
@@ -336,6 +327,14 @@ def test_our_own_trainer_is_not_planned_as_its_ranks_would_refuse_it(
     with pytest.raises(ConfigError) as caught:
         planned("pytorch_lm", shape, model=model, **sets)
     assert caught.value.where == where
+
+
+@pytest.mark.parametrize("option", ["tensor_parallel", "pipeline_parallel"])
+def test_who_asks_our_own_trainer_to_split_layers_is_told_which_folders_do(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"pytorch_lm has no option '{option}'") as caught:
+        resolve(opened("pytorch_lm").framework, "llama3-8b", device="cuda", choices={"nodes": 2, "gpus": 8}, sets={option: "2"})
+    folders = "megatron_lm, torchtitan have" if option == "tensor_parallel" else "megatron_lm has"
+    assert str(caught.value.hint).endswith(f"; {folders} {option}")
 
 
 @pytest.mark.parametrize(

@@ -45,27 +45,6 @@ SPREAD = {
     "fsdp that gathers ahead": (2, ["--batch-size", "2", "--parallel", "fsdp", "--prefetch", "2"]),
     "fsdp with chunks of the loss": (2, ["--batch-size", "2", "--parallel", "fsdp", "--loss-chunks", "2"]),
     "replicas of shards": (4, ["--batch-size", "1", "--parallel", "fsdp", "--replicas", "2"]),
-    "tensor": (2, ["--batch-size", "4", "--tensor-parallel", "2"]),
-    "tensor with checkpointing": (2, ["--batch-size", "4", "--tensor-parallel", "2", "--checkpointing", "full"]),
-    "data and tensor": (4, ["--batch-size", "2", "--tensor-parallel", "2"]),
-    "pipeline": (2, ["--batch-size", "1", "--accumulation", "4", "--pipeline-parallel", "2"]),
-    "pipeline of GPipe": (
-        2,
-        ["--batch-size", "2", "--accumulation", "2", "--pipeline-parallel", "2", "--pipeline-schedule", "gpipe"],
-    ),
-    "data and pipeline": (4, ["--batch-size", "1", "--accumulation", "2", "--pipeline-parallel", "2"]),
-    "shards and pipeline": (
-        4,
-        ["--batch-size", "1", "--accumulation", "2", "--pipeline-parallel", "2", "--parallel", "fsdp"],
-    ),
-    "tensor and pipeline": (
-        4,
-        ["--batch-size", "1", "--accumulation", "4", "--pipeline-parallel", "2", "--tensor-parallel", "2"],
-    ),
-    "shards, tensor and pipeline": (
-        8,
-        ["--batch-size", "1", "--accumulation", "2", "--pipeline-parallel", "2", "--tensor-parallel", "2"],
-    ),
 }
 SPREAD_UNTIED = {
     "fsdp with a gathered table": (2, ["--batch-size", "2", "--parallel", "fsdp", "--embedding", "gathered"]),

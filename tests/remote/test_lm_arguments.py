@@ -12,30 +12,10 @@ from tests.support.trainers import flags
 pytestmark = pytest.mark.usefixtures("torch_of_trainers")
 
 REFUSED = [
-    ("gpt-tiny", ["--tensor-parallel", "3"], 3, "--tensor-parallel: expected a divisor of --kv-heads 4, got 3"),
-    ("gpt-tiny", ["--tensor-parallel", "2"], 3, "expected a number of ranks that 2 divides, got 3"),
-    (
-        "moe-tiny",
-        ["--tensor-parallel", "2", "--pipeline-parallel", "2", "--accumulation", "2"],
-        4,
-        "--tensor-parallel: expected 1 for a mixture of experts",
-    ),
-    ("moe-tiny", ["--tensor-parallel", "2"], 2, "--tensor-parallel: expected 1 for a mixture of experts"),
-    ("gpt-tiny", ["--pipeline-parallel", "2"], 2, "--accumulation: expected 2 or more, a micro-batch for each stage, got 1"),
-    (
-        "gpt-tiny",
-        ["--pipeline-parallel", "3", "--accumulation", "3"],
-        3,
-        "--pipeline-parallel: expected at most the 2 layers, got 3",
-    ),
+    ("gpt-tiny", ["--tensor-parallel", "2"], 2, "--tensor-parallel: expected 1, this program does not split layers"),
+    ("gpt-tiny", ["--pipeline-parallel", "2"], 2, "--pipeline-parallel: expected 1, this program does not split layers"),
     ("gpt-tiny", ["--replicas", "2"], 3, "--replicas: expected a divisor of the 3 data-parallel ranks, got 2"),
     ("gpt-tiny", ["--replicas", "2", "--parallel", "ddp"], 2, "--replicas: expected 1 with --parallel ddp"),
-    (
-        "gpt-tiny",
-        ["--tensor-parallel", "2", "--parallel", "ddp"],
-        2,
-        "--parallel: expected fsdp with --tensor-parallel",
-    ),
     (
         "gpt-tiny",
         ["--parallel", "fsdp", "--embedding", "row-wise"],
@@ -118,17 +98,13 @@ def test_a_table_is_gathered_where_exchanging_what_is_looked_up_would_send_more(
     assert (embedding_of(args, shape, layout) == "row-wise") is expected
 
 
-def test_stages_have_all_parameters_once() -> None:
-    import torch
-    from lm_models import Arithmetic, Decoder, Shape
-    from lm_parallel import layers_of_stage
+def test_a_launch_script_of_an_earlier_version_that_splits_no_layers_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    import train_lm
 
-    sizes = Shape(5, 64, 4, 4, 16, 256, False, 500, True, 1, 1, "layer", "learned", 64, 0.0, True)
-    types = Arithmetic(torch.float32, torch.float32, False)
-    whole = Decoder(sizes, types, 128).own_parameters()
-    for stages in (2, 3, 5):
-        parts = [Decoder(sizes, types, 128, layers_of_stage(5, stages, stage)).own_parameters() for stage in range(stages)]
-        assert sum(parts) == whole
+    earlier = ["--tensor-parallel", "1", "--pipeline-parallel", "1", "--pipeline-schedule", "gpipe"]
+    monkeypatch.setattr(sys, "argv", ["train_lm.py", *common("gpt-tiny"), *earlier])
+    facts = vars(train_lm.arguments())
+    assert not [name for name in facts if "tensor" in name or "pipeline" in name]
 
 
 def test_the_launch_script_passes_every_flag() -> None:

@@ -1,9 +1,9 @@
 """The search of --find-batch-size: the largest micro-batch that every rank can train with, found by taking steps.
 
-A rank that runs out of memory inside a collective would leave the others waiting, and most ways to spread a model communicate
-in the middle of a step. So each rank searches alone: a process beside it joins a world of the same size whose messages are
-made up (PyTorch's fake process group), and holds what this rank would hold. That process ends at its first failure, whatever
-kind it is, with all memory that it had; only then the ranks meet, and agree on the smallest of their results.
+A rank that runs out of memory inside a collective would leave the others waiting, and FSDP communicates in the middle of a
+step. So each rank searches alone: a process beside it joins a world of the same size whose messages are made up (PyTorch's
+fake process group), and holds what this rank would hold. That process ends at its first failure, whatever kind it is, with
+all memory that it had; only then the ranks meet, and agree on the smallest of their results.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ import gc
 import resource
 import subprocess
 import sys
-from collections import deque
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
 import trainer
 from lm_embedding import embedding_of
-from lm_loss import cross_entropy
 from lm_models import Shape
-from lm_parallel import Layout, synchronise
-from lm_steps import WITHOUT_OUTPUTS, Learner, Tokens, learner, taken
+from lm_parallel import Layout
+from lm_steps import Learner, Tokens, learner, taken
 from torch_ranks import settle
 from trainer import Identity
 
@@ -117,7 +115,7 @@ def attempt_all(
     for line in sys.stdin:
         args.batch_size = int(line)
         try:
-            _attempt(args, shape, layout, me, device, prepare)
+            _attempt(args, shape, layout, device, prepare)
         except (RuntimeError, MemoryError) as error:  # mostly OutOfMemoryError; cuDNN and cuBLAS have their own messages
             print(_REPLY + (str(error).strip().split("\n")[0][:200] or type(error).__name__), flush=True)
             return
@@ -126,13 +124,9 @@ def attempt_all(
     del ballast
 
 
-def _attempt(
-    args: argparse.Namespace, shape: Shape, layout: Layout, me: Identity, device: torch.device, prepare: Prepare
-) -> None:
-    """Take steps with new weights. Micro-batches after the second need no more memory, except in a pipeline."""
-    from torch.distributed.tensor.parallel import loss_parallel
-
-    count = args.accumulation if layout.pipeline > 1 else min(args.accumulation, 2)
+def _attempt(args: argparse.Namespace, shape: Shape, layout: Layout, device: torch.device, prepare: Prepare) -> None:
+    """Take steps with new weights. Micro-batches after the second need no more memory."""
+    count = min(args.accumulation, 2)
     embedding = embedding_of(args, shape, layout)  # that of the run, which may have more micro-batches
     args = argparse.Namespace(**{**vars(args), "accumulation": count, "batches": 1, "embedding": embedding})
     model = learner(args, shape, layout, device)
@@ -143,12 +137,7 @@ def _attempt(
         replica.register_comm_hook(None, lambda state, bucket: _unreduced(bucket))
     tokens, targets = Tokens(args, layout, 0, device)[0]
     for _ in range(_STEPS):
-        if model.schedule:
-            with loss_parallel() if layout.tensor > 1 else nullcontext():
-                _stage(model, me.rank // (layout.data_ranks * layout.tensor), tokens, targets)
-            model.optimizer.step()
-        else:
-            taken(model, tokens, targets)
+        taken(model, tokens, targets)
     settle(device)
 
 
@@ -157,36 +146,6 @@ def _unreduced(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
-
-
-def _stage(learner: Learner, stage: int, tokens: torch.Tensor, targets: torch.Tensor) -> None:
-    """Compute the passes of a stage of a pipeline, with as many micro-batches in flight as its schedule has there."""
-    decoder, args, layout = learner.decoder, learner.args, learner.layout
-    synchronise(learner.model, layout, False, args.reshard == "true")
-    in_flight = len(tokens) if args.pipeline_schedule == "gpipe" else min(layout.pipeline - stage, len(tokens))
-    # What comes from the stage before has a buffer for each micro-batch of a step.
-    between = (*tokens.shape[1:], decoder.shape.width)
-    received = [torch.zeros(between, dtype=decoder.arithmetic.compute, device=tokens.device).requires_grad_() for _ in tokens]
-    waiting: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
-    kept, left = [], len(tokens)
-
-    def backward() -> None:
-        nonlocal left
-        y, goals = waiting.popleft()
-        left -= 1
-        if layout.kind == "fsdp":  # reduces with the last one; what DDP needs for that, it has had from the start
-            synchronise(learner.model, layout, left == 0, args.reshard == "true")
-        loss = cross_entropy(y, goals) if decoder.head is not None else y
-        loss.backward(torch.zeros_like(loss))
-
-    for x, goals in zip(tokens if decoder.embedding is not None else received, targets):
-        y = learner.model(x)
-        kept.append(y.detach() if decoder.head is not None and not WITHOUT_OUTPUTS else None)
-        waiting.append((y, goals))
-        if len(waiting) == in_flight:
-            backward()
-    while waiting:
-        backward()
 
 
 def _forget(device: torch.device) -> None:

@@ -49,8 +49,8 @@ def unusable_rows(shape: Shape, layout: Any) -> str:
     """Return what --embedding row-wise lacks, or an empty text."""
     from torch.distributed.fsdp import fully_shard
 
-    if layout.kind != "fsdp" or layout.replica * layout.tensor * layout.pipeline > 1:
-        return "--parallel fsdp without replicas, tensor or pipeline parallelism"
+    if layout.kind != "fsdp" or layout.replica > 1:
+        return "--parallel fsdp without replicas"
     if shape.tied:
         return "an output layer of its own (--tied false)"
     if shape.rows % layout.data:

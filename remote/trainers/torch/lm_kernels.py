@@ -20,9 +20,9 @@ def prefer_kernel(args: argparse.Namespace, model: Learner, device: torch.device
 
     shape = model.decoder.shape
     dtype = model.decoder.arithmetic.compute
-    sizes = (args.batch_size, shape.heads // args.tensor_parallel, args.seq_len, shape.head_width)
+    sizes = (args.batch_size, shape.heads, args.seq_len, shape.head_width)
     q = torch.empty(sizes, dtype=dtype, device=device, requires_grad=True)
-    k = q[:, : shape.kv_heads // args.tensor_parallel]
+    k = q[:, : shape.kv_heads]
 
     def choice(keys: torch.Tensor, grouped: bool) -> str:
         number = torch._fused_sdp_choice(q, keys, keys, None, 0.0, True, enable_gqa=grouped)

@@ -77,16 +77,3 @@ def loss_function(chunks: int, options: Mapping[str, Any] | None, share: float) 
             return _Early.apply(hidden.flatten(0, 1), weight, targets.flatten(), (chunks, share, part))
 
     return loss
-
-
-def loss_over_ranks(share: float) -> Loss:
-    """Return the same with an output layer that is spread over ranks; neither logits nor softmax are gathered.
-
-    Forward and backward pass need `torch.distributed.tensor.parallel.loss_parallel` around them.
-    """
-
-    def loss(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
-        mean: Any = cross_entropy(head(hidden), targets)
-        return mean.to_local() * share
-
-    return loss

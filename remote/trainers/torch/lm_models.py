@@ -1,9 +1,8 @@
 """Decoder-only transformers of any shape: GPT-2, Llama and mixtures of experts, as modules of PyTorch 2.6 or newer.
 
-A model is built from its sizes alone. `Decoder` is the whole of it, or one stage of a pipeline: some of its layers, with the
-embedding on the first stage, and with the last norm and the output layer on the last one. Numbers of parameters are those of
-the published models; what is added inside is not counted: rows that make the vocabulary a multiple of 128, without which the
-output layer is a slow matrix product, and positions for sequences that are longer than the published ones.
+A model is built from its sizes alone. Numbers of parameters are those of the published models; what is added inside is not
+counted: rows that make the vocabulary a multiple of 128, without which the output layer is a slow matrix product, and
+positions for sequences that are longer than the published ones.
 
 Activations between layers have the type of matrix products, `Arithmetic.compute`; norms, softmax, rotations and the loss
 compute in fp32 inside. Dropout and the balancing loss of mixtures of experts are left out.
@@ -14,7 +13,7 @@ from __future__ import annotations
 import math
 import zlib
 from contextlib import nullcontext
-from typing import Any, Iterable, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lm_experts import Experts
@@ -23,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 VOCAB_MULTIPLE = 128
-"""Rows of embedding and output layer are rounded up to a multiple of this, as matrix units and tensor parallelism want them."""
+"""Rows of embedding and output layer are rounded up to a multiple of this, as matrix units want them."""
 DEVIATION = 0.02
 """Standard deviation of initial weights, as in GPT-2."""
 
@@ -112,8 +111,7 @@ def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: str) -> to
 class Attention(nn.Module):
     """Causal attention with grouped keys and values.
 
-    The rows of the one matrix for queries, keys and values go by groups: the queries of a group, its key, its value. A part of
-    the rows is then a part of the heads, as tensor parallelism needs it.
+    The rows of the one matrix for queries, keys and values go by groups: the queries of a group, its key, its value.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -191,80 +189,56 @@ class Output(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A model, or those of its layers that one stage of a pipeline has.
+    """A model.
 
     Built on the meta device; `filled` gives a part of it memory and initial values, so that a model of which each rank keeps
     only shards never exists as a whole.
     """
 
-    def __init__(self, shape: Shape, arithmetic: Arithmetic, seq_len: int, layers: Iterable[int] = ()) -> None:
+    def __init__(self, shape: Shape, arithmetic: Arithmetic, seq_len: int) -> None:
         super().__init__()
-        numbers = list(layers) or list(range(shape.layers))
-        first, last = numbers[0] == 0, numbers[-1] == shape.layers - 1
         self.shape, self.arithmetic, self.seq_len = shape, arithmetic, seq_len
-        learned = first and shape.positions == "learned"
+        learned = shape.positions == "learned"
         with torch.device("meta"):
-            self.embedding = nn.Embedding(shape.rows, shape.width) if first else None
+            self.embedding: nn.Module = nn.Embedding(shape.rows, shape.width)
             self.positions = nn.Embedding(max(shape.max_positions, seq_len), shape.width) if learned else None
-            self.blocks = nn.ModuleDict({str(number): Block(shape, arithmetic.recomputation) for number in numbers})
-            self.output = Output(shape) if last else None
+            self.blocks = nn.ModuleDict({str(number): Block(shape, arithmetic.recomputation) for number in range(shape.layers)})
+            self.output = Output(shape)
         self.tie()
 
-    @property
-    def head(self) -> nn.Linear | None:
-        """The output layer, if it is here."""
-        return None if self.output is None else self.output.head
-
-    @property
-    def has_table(self) -> bool:
-        """Whether the output layer here is the embedding table here."""
-        return self.shape.tied and self.output is not None and self.embedding is not None
-
-    @property
-    def has_copy(self) -> bool:
-        """Whether this stage has the output layer of a tied table whose embedding is on another stage."""
-        return self.shape.tied and self.head is not None and self.embedding is None
-
     def tie(self) -> None:
-        """Make the output layer the embedding table, if the shape says so and both are here. Again after sharding."""
-        if self.has_table:
+        """Make the output layer the embedding table, if the shape says so. Again after sharding."""
+        if self.shape.tied:
             self.output.head.weight = self.embedding.weight
 
     def outer(self) -> dict[str, nn.Module]:
         """Return the parts that are no layers, by name."""
-        parts = {"embedding": self.embedding, "positions": self.positions}
-        if self.output is not None:
-            parts |= {"norm": self.output.norm} | ({} if self.has_table else {"head": self.output.head})
+        head = None if self.shape.tied else self.output.head
+        parts = {"embedding": self.embedding, "positions": self.positions, "norm": self.output.norm, "head": head}
         return {name: part for name, part in parts.items() if part is not None}
 
     def own_parameters(self) -> int:
-        """Return the number of published parameters that are here; a tied table counts once, on the first stage."""
+        """Return the number of published parameters; a tied table counts once."""
         shape = self.shape
         total = sum(parameter.numel() for parameter in self.parameters())
-        extra_rows = (shape.rows - shape.vocab) * shape.width
-        total -= extra_rows * (int(self.embedding is not None) + int(self.head is not None and not shape.tied))
-        total -= shape.rows * shape.width if self.has_copy else 0
+        tables = 1 if shape.tied else 2
+        total -= (shape.rows - shape.vocab) * shape.width * tables
         return total - (max(0, self.seq_len - shape.max_positions) * shape.width if self.positions is not None else 0)
 
     def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return what the first layer gets, (batch, tokens, width)."""
-        assert self.embedding is not None
         x = self.embedding(tokens)
         if self.positions is not None:
             x = x + self.positions.weight[: x.shape[1]]
         return x.to(self.arithmetic.compute)
 
-    def forward(self, x: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the loss of (batch, tokens) of token numbers, or logits without ``targets``, or what the next stage gets.
-
-        ``x`` is (batch, tokens), and (batch, tokens, width) on all stages but the first.
-        """
-        with torch.autocast(x.device.type, self.arithmetic.compute) if self.arithmetic.autocast else nullcontext():
-            if self.embedding is not None:
-                x = self.embedded(x)
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the loss of (batch, tokens) of token numbers, or logits without ``targets``."""
+        with torch.autocast(tokens.device.type, self.arithmetic.compute) if self.arithmetic.autocast else nullcontext():
+            x = self.embedded(tokens)
             for block in self.blocks.values():
                 x = block(x)
-            return x if self.output is None else self.output(x, targets)
+            return self.output(x, targets)
 
 
 # --- memory and initial values --------------------------------------------------------------------------------------------

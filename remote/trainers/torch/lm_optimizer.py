@@ -24,49 +24,35 @@ class Part(NamedTuple):
     parameter: Any
     local: torch.Tensor
     groups: tuple[Any, ...]
-    counts: bool
     lowered: bool
 
     def gradient(self) -> torch.Tensor:
         """Return this rank's part of the gradient."""
         if self.lowered or self.local is self.parameter:
             return self.parameter.grad
-        return as_held(self.parameter).to_local()
+        return self.parameter.grad.to_local()
 
 
-def part_of(parameter: nn.Parameter, counts: bool, master: torch.Tensor | None = None) -> Part:
-    """Return the local part of a parameter. ``counts``: its gradient is part of the norm; ``master``: its value in fp32, if it
-    has a smaller type."""
+def part_of(parameter: nn.Parameter, master: torch.Tensor | None = None) -> Part:
+    """Return the local part of a parameter. ``master``: its value in fp32, if it has a smaller type."""
     from torch.distributed.tensor import DTensor, Replicate
 
     if master is not None:
-        return Part(parameter, master, (), counts, True)
+        return Part(parameter, master, (), True)
     if not isinstance(parameter, DTensor):
-        return Part(parameter, parameter, (), counts, False)
+        return Part(parameter, parameter, (), False)
     mesh = parameter.device_mesh
     spread = [number for number, placement in enumerate(parameter.placements) if not isinstance(placement, Replicate)]
     local = parameter.to_local().detach().requires_grad_()
-    return Part(parameter, local, tuple(mesh.get_group(number) for number in spread), counts, False)
-
-
-def as_held(parameter: Any) -> Any:
-    """Return the gradient of a parameter, spread over ranks as the parameter is.
-
-    An embedding that is split by rows has its gradient whole on each rank.
-    """
-    gradient = parameter.grad
-    if not hasattr(parameter, "placements") or gradient.placements == parameter.placements:
-        return gradient
-    return gradient.redistribute(placements=parameter.placements)
+    return Part(parameter, local, tuple(mesh.get_group(number) for number in spread), False)
 
 
 class Optimizer:
     """AdamW over the parts of a model that this rank holds.
 
     ``layers``: the parameters of each layer, and those that are in no layer. ``clip``: largest norm of all gradients, 0 for
-    any. ``scale``: initial loss scale, 0 without one. ``stages``: the group of ranks that have the other stages of this
-    pipeline. ``copy``: a parameter that counts on another stage. ``masters``: values in fp32 of parameters that have a smaller
-    type; only with ``compiled``, which makes a few kernels of the norm of a layer's gradients and, if no loss is scaled, one of
+    any. ``scale``: initial loss scale, 0 without one. ``masters``: values in fp32 of parameters that have a smaller type;
+    only with ``compiled``, which makes a few kernels of the norm of a layer's gradients and, if no loss is scaled, one of
     its update.
     """
 
@@ -79,16 +65,11 @@ class Optimizer:
         weight_decay: float,
         clip: float,
         scale: float = 0.0,
-        stages: Any = None,
-        copy: nn.Parameter | None = None,
         masters: Mapping[nn.Parameter, torch.Tensor] | None = None,
         compiled: bool = False,
     ) -> None:
-        parts = [
-            [part_of(parameter, parameter is not copy, (masters or {}).get(parameter)) for parameter in layer]
-            for layer in layers
-        ]
-        self.clip, self.stages = clip, stages
+        parts = [[part_of(parameter, (masters or {}).get(parameter)) for parameter in layer] for layer in layers]
+        self.clip = clip
         held = [[part for part in layer if part.local.numel()] for layer in parts]
         self.parts = [part for layer in held for part in layer]
         # Also groups of which this rank has nothing: all ranks take part in the same collectives.
@@ -97,8 +78,7 @@ class Optimizer:
         for layer in held:
             own: dict[tuple[Any, ...], list[int]] = {}
             for part, number in zip(layer, numbers):
-                if part.counts:
-                    own.setdefault(part.groups, []).append(number)
+                own.setdefault(part.groups, []).append(number)
             for groups, counted in own.items():
                 self.groups[groups].append(counted)
         self.squares = torch.compile(squares, dynamic=False) if compiled else None
@@ -134,8 +114,6 @@ class Optimizer:
             for group in groups:
                 dist.all_reduce(sum_of_squares, group=group)
             total += sum_of_squares
-        if self.stages is not None:
-            dist.all_reduce(total, group=self.stages)
         return total.sqrt()
 
     def _squares(self, rows: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:

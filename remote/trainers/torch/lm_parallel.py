@@ -1,7 +1,7 @@
-"""How a language model is spread over ranks: replicas, shards, parts of layers, stages; and what cannot be combined.
+"""A language model spread over ranks, as replicas, shards, or replicas of shards; and what cannot be combined.
 
-Ranks form a mesh of pipeline × replica × data × tensor, the last one the fastest: ranks that share layers are neighbours, on
-one node where a node has enough of them. Each data-parallel rank, replica × data, has tokens of its own.
+Ranks form a mesh of replica × data, the last one the fastest: ranks that share a copy of the model are neighbours. Each rank
+has tokens of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from lm_embedding import RowWiseEmbedding, embedding_of
 from lm_float8 import use_float8
-from lm_models import VOCAB_MULTIPLE, Decoder, Shape, filled, turned
+from lm_models import Decoder, filled, turned
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -22,7 +22,6 @@ DDP_LIMIT = 2_000_000_000
 """Parameters of a rank up to which --parallel auto gives each rank a whole copy: with fp32 weights and AdamW 16 bytes each."""
 WHOLE_LAYERS = 24
 """Layers up to which --compile-split auto makes one graph of all of them, on a single rank."""
-DIMENSIONS = ("pipeline", "replica", "data", "tensor")
 COMPILE_LEVELS: dict[str, dict[str, bool]] = {
     "default": {},
     "tuned": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True},
@@ -31,126 +30,39 @@ COMPILE_LEVELS: dict[str, dict[str, bool]] = {
 
 
 class Layout(NamedTuple):
-    """What each rank holds. ``kind``: none, for one data-parallel rank; ddp; fsdp."""
+    """What each rank holds. ``kind``: none, for one rank; ddp; fsdp."""
 
     kind: str
-    pipeline: int
     replica: int
     data: int
-    tensor: int
 
     @property
-    def data_ranks(self) -> int:
-        """Number of ranks, or groups of ranks, with tokens of their own."""
+    def ranks(self) -> int:
+        """Number of ranks."""
         return self.replica * self.data
 
 
 def layout_of(args: argparse.Namespace, world_size: int, parameters: int) -> Layout:
     """Return the layout of all ranks. ``parameters``: of the whole model. `unusable_layout` has found nothing."""
-    model_ranks = args.pipeline_parallel * args.tensor_parallel
-    data_ranks = world_size // model_ranks
     kind = args.parallel
     if kind == "auto":
-        sharded = args.tensor_parallel > 1 or args.replicas > 1 or parameters / model_ranks > DDP_LIMIT
-        kind = "fsdp" if sharded else "ddp"
-        kind = "none" if data_ranks == 1 else kind
-    return Layout(kind, args.pipeline_parallel, args.replicas, data_ranks // args.replicas, args.tensor_parallel)
+        kind = "fsdp" if args.replicas > 1 or parameters > DDP_LIMIT else "ddp"
+        kind = "none" if world_size == 1 else kind
+    return Layout(kind, args.replicas, world_size // args.replicas)
 
 
-def unusable_layout(args: argparse.Namespace, shape: Shape, world_size: int) -> str:
+def unusable_layout(args: argparse.Namespace, world_size: int) -> str:
     """Return why the ranks cannot share the model as asked, or an empty text."""
-    stages, parts = args.pipeline_parallel, args.tensor_parallel
-    if world_size % (stages * parts):
-        asked = f"--pipeline-parallel {stages} × --tensor-parallel {parts}"
-        return f"{asked}: expected a number of ranks that {stages * parts} divides, got {world_size}"
-    data_ranks = world_size // (stages * parts)
-    if data_ranks % args.replicas:
-        return f"--replicas: expected a divisor of the {data_ranks} data-parallel ranks, got {args.replicas}"
+    if world_size % args.replicas:
+        return f"--replicas: expected a divisor of the {world_size} data-parallel ranks, got {args.replicas}"
     if args.replicas > 1 and args.parallel == "ddp":
         return f"--replicas: expected 1 with --parallel ddp, which makes each rank a replica, got {args.replicas}"
-    if stages > 1 and (reason := _unusable_stages(args, shape)):
-        return reason
-    return _unusable_parts(args, shape) if parts > 1 else ""
-
-
-def _unusable_stages(args: argparse.Namespace, shape: Shape) -> str:
-    stages = args.pipeline_parallel
-    if shape.layers < stages:
-        return f"--pipeline-parallel: expected at most the {shape.layers} layers, got {stages}"
-    if args.accumulation < stages:
-        return f"--accumulation: expected {stages} or more, a micro-batch for each stage, got {args.accumulation}"
-    return "--loss-chunks: expected 1 with --pipeline-parallel" if args.loss_chunks > 1 else ""
-
-
-def _unusable_parts(args: argparse.Namespace, shape: Shape) -> str:
-    parts = args.tensor_parallel
-    for flag, size in (("--kv-heads", shape.kv_heads), ("--mlp", shape.mlp)):
-        if size % parts:
-            return f"--tensor-parallel: expected a divisor of {flag} {size}, got {parts}"
-    if VOCAB_MULTIPLE % parts:
-        return f"--tensor-parallel: expected a divisor of {VOCAB_MULTIPLE}, got {parts}"
-    if shape.experts > 1:
-        return "--tensor-parallel: expected 1 for a mixture of experts, this trainer does not split experts"
-    if args.dtype == "fp8":
-        return "--dtype: expected another type with --tensor-parallel, got fp8: ranks would scale parts of a tensor differently"
-    if args.loss_chunks > 1:
-        return "--loss-chunks: expected 1 with --tensor-parallel, which splits the vocabulary"
-    if args.parallel == "ddp":
-        return "--parallel: expected fsdp with --tensor-parallel, got ddp"
     return ""
 
 
 def mesh_of(layout: Layout, device: torch.device) -> DeviceMesh:
     """Return the mesh of all ranks."""
-    return init_device_mesh(
-        device.type,
-        (layout.pipeline, layout.replica, layout.data, layout.tensor),
-        mesh_dim_names=DIMENSIONS,
-    )
-
-
-def layers_of_stage(layers: int, stages: int, stage: int) -> range:
-    """Return the numbers of a stage's layers: as many as on each other stage, or one more on the first ones.
-
-    >>> [list(layers_of_stage(5, 2, stage)) for stage in (0, 1)]
-    [[0, 1, 2], [3, 4]]
-    """
-    least, more = divmod(layers, stages)
-    first = stage * least + min(stage, more)
-    return range(first, first + least + (stage < more))
-
-
-def split_layer(block: nn.Module, mesh: DeviceMesh) -> None:
-    """Spread the matrices of a layer over ranks: heads, and the hidden width of the MLP.
-
-    Shoeybi et al., "Megatron-LM", 2019.
-    """
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    names = {"attention.qkv": ColwiseParallel(), "attention.out": RowwiseParallel()}
-    names |= {"mlp.up": ColwiseParallel(), "mlp.gate": ColwiseParallel(), "mlp.down": RowwiseParallel()}
-    parallelize_module(block, mesh, {name: how for name, how in names.items() if _has(block, name)})
-
-
-def _has(block: nn.Module, name: str) -> bool:
-    part: Any = block
-    for step in name.split("."):
-        part = getattr(part, step, None)
-    return part is not None
-
-
-def split_vocabulary(decoder: Decoder, mesh: DeviceMesh) -> None:
-    """Spread embedding and output layer over ranks, by rows; the output stays spread, as `lm_loss.loss_over_ranks` wants it."""
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
-    names = {"embedding": RowwiseParallel(input_layouts=Replicate()), "output.head": head}
-    # A stage of a pipeline may have neither.
-    parallelize_module(decoder, mesh, {name: how for name, how in names.items() if _has(decoder, name)})
-    if decoder.embedding is not None:
-        # The sum over ranks comes as a tensor that is still on its way; a compiled layer could not hand a gradient back to it.
-        decoder.embedding.register_forward_hook(lambda module, given, output: output.clone())
+    return init_device_mesh(device.type, (layout.replica, layout.data), mesh_dim_names=("replica", "data"))
 
 
 def placed(
@@ -170,8 +82,6 @@ def placed(
             use_float8(block)
         if lowers(args, layout):
             masters |= lowered(block, decoder.arithmetic.compute)
-        if layout.tensor > 1:
-            split_layer(block, mesh["tensor"])
         if split == "blocks":
             block.compile(**compiling(args))
         if shard:
@@ -181,10 +91,7 @@ def placed(
         filled(part, name, decoder, device, args.seed)
     turned(decoder, device)
     decoder.tie()
-    if layout.tensor > 1:
-        split_vocabulary(decoder, mesh["tensor"])
-        decoder.tie()
-    if split == "blocks" and layout.tensor == 1:
+    if split == "blocks":
         compile_ends(decoder, compiling(args))
     if split == "whole":
         decoder.compile(**compiling(args))
@@ -207,9 +114,8 @@ def split_of(args: argparse.Namespace, layout: Layout) -> str:
     """
     if args.compile == "false":
         return "none"
-    alone = layout.kind == "none" and layout.pipeline == layout.tensor == 1
     plain = args.checkpointing == "none" and args.experts == 1 and args.dtype != "fp8"  # what was measured
-    whole = alone and plain and args.layers <= WHOLE_LAYERS
+    whole = layout.kind == "none" and plain and args.layers <= WHOLE_LAYERS
     return {"auto": "whole" if whole else "blocks"}.get(args.compile_split, args.compile_split)
 
 
@@ -225,7 +131,7 @@ def lowers(args: argparse.Namespace, layout: Layout) -> bool:
     No cast of weights and gradients then reads and writes all of them in each step. Only where a gradient is the result of one
     matrix product, which has that type anyway: those of micro-batches and of ranks are added up in fp32.
     """
-    alone = layout.kind == "none" and layout.pipeline == layout.tensor == args.accumulation == 1
+    alone = layout.kind == "none" and args.accumulation == 1
     return alone and args.compile == "true" and args.dtype == "bf16" and args.weights == "fp32"
 
 
@@ -243,14 +149,13 @@ def compile_ends(decoder: Decoder, options: dict[str, Any]) -> None:
     if decoder.positions is not None:
         own: Any = decoder
         own.embedded = torch.compile(decoder.embedded, **options)
-    if decoder.output is not None:
-        decoder.output.norm.compile(**options)
+    decoder.output.norm.compile(**options)
 
 
 def units(decoder: Decoder) -> list[Any]:
     """Return what FSDP gathers and reduces one after the other: layers, and what is after them unless it shares the embedding
     table. The rest is gathered with the first call, before anything is computed, and reduced at the end, after everything."""
-    after = [] if decoder.output is None or decoder.has_table else [decoder.output]
+    after = [] if decoder.shape.tied else [decoder.output]
     return [*decoder.blocks.values(), *after]
 
 
@@ -277,7 +182,6 @@ def _sharding(args: argparse.Namespace, decoder: Decoder, layout: Layout, mesh: 
     compute = decoder.arithmetic.compute
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     own_mesh = mesh["replica", "data"] if layout.replica > 1 else mesh["data"]
-
     return partial(fully_shard, mesh=own_mesh, mp_policy=policy)
 
 

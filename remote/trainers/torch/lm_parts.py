@@ -251,12 +251,12 @@ def parts(
     args: argparse.Namespace, learner: Learner, batches: Tokens, device: torch.device
 ) -> tuple[dict[str, Any], list[list[Any]] | None]:
     """Return the times of this rank's steps without communication, of collectives alone and of both at once, and all
-    collectives of a step, which are known where each rank has a whole copy of the model or shards of it.
+    collectives of a step.
 
     After this, the models of ranks differ. All ranks call it together.
     """
     times: dict[str, Any] = dict.fromkeys(("solo_step_s", "solo_forward_s", "solo_backward_s", *BESIDE))
-    if not args.solo_steps or learner.layout.tensor * learner.layout.pipeline > 1:
+    if not args.solo_steps:
         return times, None
     own, overlapping, collectives = alone(args, learner, batches, device)
     times.update(own)

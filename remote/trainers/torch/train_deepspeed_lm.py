@@ -185,7 +185,7 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
     decoder = decoder_of(args, device)
     parameters = decoder.own_parameters()
     engine = engine_of(args, decoder, me.world_size)
-    batches = Tokens(args, Layout("ddp", 1, me.world_size, 1, 1), me.rank, device)
+    batches = Tokens(args, Layout("ddp", 1, me.world_size), me.rank, device)
     samples = args.batch_size * args.accumulation * me.world_size
     clock: Any = DeviceClock(args.steps) if device.type == "cuda" else trainer.HostClock()
     window = RankParts(args.warmup_steps + 1, args.steps)

@@ -16,8 +16,7 @@ The flags of the shape say everything about the model; --model is its name alone
 micro-batches of --batch-size sequences on each data-parallel rank. Every rank prints one `orch rank=` line, and `orch parts
 {json}` after the last step (rank_parts.py); rank 0 prints one `orch step=` line per step, with the loss of the whole batch,
 and `orch done {json}` at the end, with the peak memory of all ranks in `memory_bytes`, in order of rank. It also has the
-facts that explain a speedup, all of them measured, none derived from the speed, where each rank has a whole copy of the model
-or shards of it:
+facts that explain a speedup, all of them measured, none derived from the speed:
 
         solo_step_s        per rank: a step without communication, after the last step, on all ranks at the same time
         solo_forward_s     the forward pass of its last micro-batch; solo_backward_s: the backward pass
@@ -73,6 +72,8 @@ from torch_stamps import unheard
 from trainer import Identity, Step
 
 SHAPE_COUNTS = ("layers", "width", "heads", "mlp", "vocab", "experts", "active_experts")
+GONE = ("--tensor-parallel", "--pipeline-parallel", "--pipeline-schedule")
+"""Flags that framework folders written for earlier versions still pass."""
 KERNELS = {"cudnn": "cudnn", "flash": "flash", "efficient": "mem_efficient", "math": "math"}
 """The names of attention kernels in torch.backends.cuda, by --attention."""
 
@@ -130,9 +131,8 @@ def arguments() -> argparse.Namespace:
         help="fsdp: the table is gathered, or ranks look up tokens in the rows that they hold; auto: what sends less",
     )
     parser.add_argument("--replicas", type=int, default=1, help="fsdp: groups of ranks, each with a whole copy")
-    parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that share each layer")
-    parser.add_argument("--pipeline-parallel", type=int, default=1, help="stages of layers")
-    parser.add_argument("--pipeline-schedule", choices=["1f1b", "gpipe"], default="1f1b")
+    for flag in GONE:
+        parser.add_argument(flag, default="1", help=argparse.SUPPRESS)
     parser.add_argument("--bucket-cap-mb", type=int, default=0, help="ddp: MiB of gradients reduced at once; 0: by the model")
     parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
@@ -152,8 +152,8 @@ def shape_of(args: argparse.Namespace) -> Shape:
 
 def unusable(args: argparse.Namespace) -> str:
     """Return why these arguments cannot be used, or an empty text."""
-    counts = ("batch_size", "seq_len", "accumulation", "steps", "batches", "loss_chunks", "replicas", "tensor_parallel")
-    for name in (*SHAPE_COUNTS, *counts, "pipeline_parallel", "threads", "max_positions"):
+    counts = ("batch_size", "seq_len", "accumulation", "steps", "batches", "loss_chunks", "replicas")
+    for name in (*SHAPE_COUNTS, *counts, "threads", "max_positions"):
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
     counts = ("kv_heads", "head_width", "seed", "clip", "find_batch_size", "prefetch", "learning_rate", "weight_decay")
@@ -167,6 +167,11 @@ def unusable(args: argparse.Namespace) -> str:
         return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
     if args.seed >= 2**31:
         return f"--seed: expected less than 2^31, got {args.seed}"
+    for flag in GONE[:2]:
+        if getattr(args, flag[2:].replace("-", "_")) != "1":
+            return f"{flag}: expected 1, this program does not split layers; torchtitan and megatron_lm do"
+    for flag in GONE:
+        delattr(args, flag[2:].replace("-", "_"))
     return unusable_shape(args) or unusable_device(args) or unusable_arithmetic(args)
 
 
@@ -221,7 +226,7 @@ def unusable_arithmetic(args: argparse.Namespace) -> str:
 def refuse(args: argparse.Namespace, me: Identity) -> tuple[Shape, Layout, int]:
     """Return the sizes of the model, how it is spread, and its parameters. Raises SystemExit if that is impossible."""
     shape = shape_of(args)
-    if problem := unusable_layout(args, shape, me.world_size):
+    if problem := unusable_layout(args, me.world_size):
         raise SystemExit(f"train_lm.py: {problem}")
     parameters = Decoder(shape, Arithmetic(torch.float32, torch.float32, False), args.seq_len).own_parameters()
     layout = layout_of(args, me.world_size, parameters)
@@ -252,15 +257,14 @@ def train(
     """Take all steps, rank 0 printing them; return (facts of this rank, facts of the run)."""
     model = learner(args, shape, layout, device)
     kernel, keys = prefer_kernel(args, model, device)
-    data_rank = me.rank // layout.tensor % layout.data_ranks
-    batches = Tokens(args, layout, data_rank, device)
-    samples = args.batch_size * args.accumulation * layout.data_ranks
+    batches = Tokens(args, layout, me.rank, device)
+    samples = args.batch_size * args.accumulation * layout.ranks
     scale = args.loss_scale if args.dtype == "fp16" else 1.0
     clock: Any = DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
 
     window = RankParts(args.warmup_steps + 1, args.steps)
-    # FSDP gathers layers in the forward pass, and ranks that share a layer add up its output: computing waits for them.
-    stamp = clock.stamp if layout.kind in ("none", "ddp") and layout.tensor * layout.pipeline == 1 else unheard
+    # FSDP gathers layers in the forward pass: computing waits for them.
+    stamp = clock.stamp if layout.kind in ("none", "ddp") else unheard
 
     def tell(finished: list[Step]) -> None:
         if me.rank == 0:
@@ -303,7 +307,7 @@ def train(
         **shape._asdict(),
         "global_batch": samples,
         "parallel": layout.kind,
-        "data_ranks": layout.data_ranks,
+        "data_ranks": layout.ranks,
         "attention_kernel": kernel,
         "attention_keys": keys,
         "compile_split": split_of(args, layout),
@@ -333,7 +337,7 @@ def main() -> None:
     of_rank, of_run = train(args, shape, layout, me, device)
     # What each rank hands in to be reduced: FSDP reduces in fp32, DDP in the type of the parameters.
     width = 2 if args.weights == "bf16" and layout.kind != "fsdp" else 4
-    sizes = {"parameters": parameters, "gradient_bytes": parameters // (layout.tensor * layout.pipeline) * width}
+    sizes = {"parameters": parameters, "gradient_bytes": parameters * width}
     world.report(args, of_rank, {**sizes, **of_run}, ("compile", "reshard"))
 
 
