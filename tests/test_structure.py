@@ -182,10 +182,10 @@ EFFECTS = {
 # with it. The runner, make_dataset.py and trainer.py stand in no row: they need nothing but Python.
 FRAMEWORKS = {
     "train_pytorch": "torch trainer rank_progress loaders torch_ranks torch_models torch_gathered_pool torch_packed"
-    " torch_steps torch_images torch_parts torch_batch_search torch_clock torch_stamps torch_profile rank_parts",
+    " torch_steps torch_images torch_parts torch_batch_search torch_clock step_timestamps torch_profile rank_parts",
     "torch_profile": "torch",
     "torch_clock": "torch trainer",
-    "train_lm": "torch trainer rank_progress torch_ranks torch_clock torch_stamps torch_profile rank_parts lm_adamw"
+    "train_lm": "torch trainer rank_progress torch_ranks torch_clock step_timestamps torch_profile rank_parts lm_adamw"
     " lm_batch_search lm_embedding lm_float8 lm_kernels lm_models lm_optimizer lm_parallel lm_parts lm_steps",
     "lm_kernels": "torch lm_models lm_steps",
     "lm_batch_search": "torch trainer torch_ranks lm_embedding lm_models lm_parallel lm_steps",
@@ -198,16 +198,16 @@ FRAMEWORKS = {
     "lm_optimizer": "torch lm_adamw",
     "lm_embedding": "torch lm_models",
     "lm_parallel": "torch lm_embedding lm_float8 lm_models",
-    "lm_steps": "torch lm_loss lm_models lm_optimizer lm_parallel torch_stamps",
-    "lm_parts": "torch lm_steps torch_packed torch_stamps",
+    "lm_steps": "torch lm_loss lm_models lm_optimizer lm_parallel step_timestamps",
+    "lm_parts": "torch lm_steps torch_packed step_timestamps",
     "torch_ranks": "torch trainer rank_progress",
     "torch_models": "torch",
     "torch_gathered_pool": "torch",
     "torch_packed": "torch",
-    "torch_steps": "torch torch_models torch_gathered_pool torch_packed torch_stamps",
-    "torch_stamps": "torch",
+    "torch_steps": "torch torch_models torch_gathered_pool torch_packed step_timestamps",
+    "step_timestamps": "torch",
     "torch_images": "torch nvidia trainer torch_models loaders",
-    "torch_parts": "torch trainer torch_packed torch_stamps torch_steps",
+    "torch_parts": "torch trainer torch_packed step_timestamps torch_steps",
     "torch_batch_search": "torch trainer torch_ranks torch_images torch_steps",
     "torch_timing": "torch torch_ranks",
     "known_values": "torch",
@@ -228,12 +228,12 @@ FRAMEWORKS = {
     "train_jax_lm": "jax numpy trainer rank_progress jax_transformer",
     "jax_transformer": "jax",
     "train_deepspeed_lm": "torch deepspeed trainer rank_parts rank_progress lm_loss lm_models lm_parallel lm_steps"
-    " torch_clock torch_ranks torch_stamps",
+    " torch_clock torch_ranks step_timestamps",
     "train_hf_lm": "torch transformers accelerate trainer rank_progress torch_ranks",
-    "train_simulated": "rank_progress simulated_meeting simulated_ring rank_parts",
+    "train_simulated": "rank_progress simulated_rendezvous simulated_ring rank_parts",
     "rank_parts": "",
-    "simulated_meeting": "",
-    "simulated_ring": "simulated_meeting",
+    "simulated_rendezvous": "",
+    "simulated_ring": "simulated_rendezvous",
     "loaders": "nvidia PIL numpy",
 }
 PACKAGES = ["ground", *MAY_USE]
@@ -241,7 +241,7 @@ HEAVY = [
     "fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "matplotlib", "jinja2", "yaml", "ClusterShell", "cryptography",
 ]  # fmt: skip
 MAX_LINES = 350
-SIMULATED = ("train_simulated", "rank_progress", "simulated_meeting", "simulated_ring", "rank_parts")
+SIMULATED = ("train_simulated", "rank_progress", "simulated_rendezvous", "simulated_ring", "rank_parts")
 
 
 @cache

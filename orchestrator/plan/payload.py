@@ -40,6 +40,8 @@ SKIPPED = "__pycache__"
 # No part begins with a dot, so no path can leave the folder.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
+# Files of orch's own by their names in earlier versions, which framework folders of users may still list.
+_RENAMED = {"simulated_meeting.py": "simulated_rendezvous.py", "torch_stamps.py": "step_timestamps.py"}
 _MOST_NAME, _MOST_FILES, _MOST_BYTES = 200, 256, 1 << 24
 _MOST_FAULTS = 20
 
@@ -94,8 +96,10 @@ Found = tuple[str, Path] | ConfigError
 def _payload_paths(name: str, folder: Path, place: str) -> Iterator[Found]:
     """Yield every file of one entry; see `payload_files`."""
     path = folder / name
-    if not os.path.lexists(path) and name in _own_files():
-        yield name, _own_files()[name]
+    of_orch = _own_files().get(_RENAMED.get(name, name))
+    if not os.path.lexists(path) and of_orch is not None:
+        # Under both names: a program of the folder may import the earlier one, those of orch import the other.
+        yield from {name: of_orch, of_orch.name: of_orch}.items()
         return
     links = [parent for parent in path.relative_to(folder).parents if parent.parts and (folder / parent).is_symlink()]
     if links:

@@ -14,7 +14,7 @@ from orchestrator.errors import Faults, OrchError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan import framework as framework_module
 from orchestrator.plan.folders import FrameworkFolder, frameworks, hidden, open_framework
-from orchestrator.plan.payload import payload_files
+from orchestrator.plan.payload import payload_bytes, payload_files
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import render
 from orchestrator.plan.spec import RunSpec
@@ -149,6 +149,13 @@ def test_what_cannot_be_sent_is_refused_with_file_line_and_key(tmp_path: Path, p
     assert caught.value.exit_code == 2
     assert str(caught.value).startswith(f"{mine}/framework.yaml:9: payload.0: "), str(caught.value)
     assert words.replace("{mine}", str(mine)) in str(caught.value), str(caught.value)
+
+
+def test_a_file_of_orch_is_found_by_its_bare_name_and_by_that_of_an_earlier_version(tmp_path: Path) -> None:
+    folder = with_payload(tmp_path / "mine", "[trainer.py, rank_progress.py, torch_stamps.py, simulated_meeting.py]")
+    now = {"torch_stamps.py": "step_timestamps.py", "simulated_meeting.py": "simulated_rendezvous.py"}
+    assert set(folder.payload) == {"trainer.py", "rank_progress.py", "rank_wrapper.py", *now, *now.values()}
+    assert all(folder.payload[name] == payload_bytes(renamed) for name, renamed in now.items())
 
 
 def test_all_faults_of_a_payload_come_together_and_with_those_of_other_keys(tmp_path: Path) -> None:

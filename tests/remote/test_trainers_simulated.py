@@ -70,7 +70,7 @@ def test_more_ranks_than_gradients_still_add_up() -> None:
 
 
 def test_a_wrong_reduction_is_an_error(tmp_path: Path) -> None:
-    for name in ("train_simulated", "simulated_meeting", "simulated_ring", "rank_parts", "rank_progress"):
+    for name in ("train_simulated", "simulated_rendezvous", "simulated_ring", "rank_parts", "rank_progress"):
         shutil.copy(SIMULATED.with_name(f"{name}.py"), tmp_path)
     forgetful = tmp_path / "simulated_ring.py"
     source = forgetful.read_text()

@@ -7,7 +7,7 @@ import select
 import time
 from array import array
 
-from simulated_meeting import HELLO, Identity, Peer, PeerError, Rendezvous, accept, connect, send_value
+from simulated_rendezvous import HELLO, Identity, Peer, PeerError, Rendezvous, accept, connect, send_value
 
 CHECKED_FLOATS = 256  # at the head of every chunk
 FLOAT_BYTES = 4

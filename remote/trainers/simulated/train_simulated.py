@@ -1,8 +1,8 @@
 """Simulate an accelerator: sleep for the compute of a step, then really all-reduce its gradients over TCP.
 
-Needs Python 3.6 or newer and, next to this file, rank_parts.py, rank_progress.py, simulated_meeting.py and simulated_ring.py.
-It prints the same lines as the other trainers, and the last one has `"simulated": true`: network, launch and logs are real, the
-computation is not. One process per rank, which reads its rank from the environment:
+Needs Python 3.6 or newer and, next to this file, rank_parts.py, rank_progress.py, simulated_rendezvous.py and
+simulated_ring.py. It prints the same lines as the other trainers, and the last one has `"simulated": true`: network, launch
+and logs are real, the computation is not. One process per rank, which reads its rank from the environment:
 
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5 &
     RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5
@@ -32,7 +32,7 @@ from typing import Any, Dict, List
 
 import rank_progress
 from rank_parts import RankParts
-from simulated_meeting import Identity, PeerError, farewell, identity, rendezvous
+from simulated_rendezvous import Identity, PeerError, farewell, identity, rendezvous
 from simulated_ring import FLOAT_BYTES, Ring
 
 PARAMETERS = {"resnet50": 25557032, "vgg16": 138357544}

@@ -15,8 +15,8 @@ from typing import Any, Callable, Iterator, NamedTuple
 import torch
 import torch.distributed as dist
 from lm_steps import Learner, Tokens, taken
+from step_timestamps import Stamps
 from torch_packed import buckets
-from torch_stamps import Stamps
 
 STAND_INS = {
     "all_reduce": "allreduce",

@@ -11,8 +11,8 @@ from lm_loss import loss_function
 from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import Optimizer
 from lm_parallel import Layout, compiling, mesh_of, placed, synchronise
+from step_timestamps import ignore_stamp
 from torch import nn
-from torch_stamps import unheard
 
 COMPUTE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """The type of activations for each --dtype. fp8 is a type of matrix products alone."""
@@ -88,7 +88,7 @@ def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torc
 
 
 def taken(
-    learner: Learner, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None] = unheard
+    learner: Learner, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None] = ignore_stamp
 ) -> torch.Tensor:
     """Take a step; return the mean loss of the global batch, on every rank.
 
@@ -104,7 +104,7 @@ def taken(
 
 
 def accumulated(
-    learner: Learner, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None] = unheard
+    learner: Learner, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None] = ignore_stamp
 ) -> torch.Tensor:
     """Add up the gradients of all micro-batches, and reduce them with the last one; return the mean loss of this rank's."""
     count, total = len(tokens), None

@@ -11,8 +11,8 @@ from typing import Any, Callable, Iterator
 
 import torch
 import torch.distributed as dist
+from step_timestamps import Stamps, ignore_stamp
 from torch_packed import buckets
-from torch_stamps import Stamps, unheard
 from torch_steps import Learner, Replayed, taken
 from trainer import Identity
 
@@ -34,7 +34,7 @@ def solo(
     ]
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
-        taken(learner, learner.parallel.module, images, labels, unheard if args.cuda_graphs == "true" else stamps)
+        taken(learner, learner.parallel.module, images, labels, ignore_stamp if args.cuda_graphs == "true" else stamps)
 
     alone: Any = Replayed(step, eager_steps=1) if args.cuda_graphs == "true" else step
     try:

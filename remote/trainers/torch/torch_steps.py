@@ -8,12 +8,12 @@ from itertools import repeat
 from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
+from step_timestamps import ignore_stamp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch_gathered_pool import GatheredPool
 from torch_models import CUTS, HALF_TYPES, MODELS, Trained, channels_last, compiled, initialise
 from torch_packed import Packed
-from torch_stamps import unheard
 
 DDP_STEPS = 11
 """Steps that DDP always reduces: it times ten by events, which a capture does not allow, and reports its buckets after that."""
@@ -133,7 +133,7 @@ def learner(args: argparse.Namespace, device: torch.device) -> Learner:
 
 
 def taken(
-    learner: Learner, model: Any, images: torch.Tensor, labels: torch.Tensor, stamp: Callable[[str], None] = unheard
+    learner: Learner, model: Any, images: torch.Tensor, labels: torch.Tensor, stamp: Callable[[str], None] = ignore_stamp
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Take a step; return its loss and the network's output.
 

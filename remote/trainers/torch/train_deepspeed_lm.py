@@ -35,9 +35,9 @@ from lm_models import Arithmetic, Decoder, Shape, filled, turned
 from lm_parallel import Layout
 from lm_steps import COMPUTE, Tokens
 from rank_parts import RankParts
+from step_timestamps import ignore_stamp
 from torch_clock import DeviceClock
 from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world, unusable_gpu
-from torch_stamps import unheard
 from trainer import Step
 
 # --- options --------------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
     samples = args.batch_size * args.accumulation * me.world_size
     clock: Any = DeviceClock(args.steps) if device.type == "cuda" else trainer.HostClock()
     window = RankParts(args.warmup_steps + 1, args.steps)
-    stamp = unheard if args.zero == 3 else clock.stamp  # whose forward pass waits for the weights of other ranks
+    stamp = ignore_stamp if args.zero == 3 else clock.stamp  # whose forward pass waits for the weights of other ranks
 
     def tell(finished: list[Step]) -> None:
         if me.rank == 0:

@@ -4,7 +4,7 @@ Needs PyTorch 2.6 or newer (2.8 for mixtures of experts) and Python 3.10 or newe
 model (lm_models.py, lm_experts.py, lm_recompute.py, lm_loss.py, lm_float8.py, lm_kernels.py), how it is spread over ranks
 (lm_parallel.py), the optimizer (lm_optimizer.py, lm_adamw.py), one step (lm_steps.py), its measured parts (lm_parts.py), the
 search for a batch size (lm_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py,
-torch_stamps.py, torch_packed.py, rank_parts.py, trainer.py.
+step_timestamps.py, torch_packed.py, rank_parts.py, trainer.py.
 
 One process per device, which reads its rank from the environment, as torchrun sets it:
 
@@ -52,6 +52,7 @@ from lm_parallel import COMPILE_LEVELS, Layout, bucket_cap_mib, layout_of, split
 from lm_parts import parts
 from lm_steps import COMPUTE, Tokens, learner, taken
 from rank_parts import RankParts
+from step_timestamps import ignore_stamp
 from torch_clock import DeviceClock
 from torch_profile import Profiler
 from torch_ranks import (
@@ -68,7 +69,6 @@ from torch_ranks import (
     see_own_gpu,
     unusable_gpu,
 )
-from torch_stamps import unheard
 from trainer import Identity, Step
 
 SHAPE_COUNTS = ("layers", "width", "heads", "mlp", "vocab", "experts", "active_experts")
@@ -264,7 +264,7 @@ def train(
 
     window = RankParts(args.warmup_steps + 1, args.steps)
     # FSDP gathers layers in the forward pass: computing waits for them.
-    stamp = clock.stamp if layout.kind in ("none", "ddp") else unheard
+    stamp = clock.stamp if layout.kind in ("none", "ddp") else ignore_stamp
 
     def tell(finished: list[Step]) -> None:
         if me.rank == 0:

@@ -1,10 +1,10 @@
 """Train ResNet-50 v1.5 or VGG16 with DistributedDataParallel, and print one line per step.
 
 Needs PyTorch 1.13 or newer and Python 3.8 or newer; with synthetic images nothing else. Next to this file are the models
-(torch_models.py), the images (torch_images.py), one step (torch_steps.py), its measured parts (torch_parts.py), the search for
-the largest batch (torch_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py, torch_stamps.py,
-trainer.py, rank_parts.py, loaders.py. Two files re-implement parts of PyTorch: torch_packed.py, with --cuda-graphs, and
-torch_gathered_pool.py, with --compile on a GPU.
+(torch_models.py), the images (torch_images.py), one step (torch_steps.py), its measured parts (torch_parts.py), the search
+for the largest batch (torch_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py,
+step_timestamps.py, trainer.py, rank_parts.py, loaders.py. Two files re-implement parts of PyTorch: torch_packed.py, with
+--cuda-graphs, and torch_gathered_pool.py, with --compile on a GPU.
 
 One process per device, which reads its rank from the environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as
 torchrun sets it:
@@ -44,6 +44,7 @@ import rank_progress
 import torch
 import trainer
 from rank_parts import RankParts
+from step_timestamps import ignore_stamp
 from torch import nn
 from torch_batch_search import searched
 from torch_clock import DeviceClock
@@ -67,7 +68,6 @@ from torch_ranks import (
     see_own_gpu,
     unusable_gpu,
 )
-from torch_stamps import unheard
 from torch_steps import (
     DDP_STEPS,
     EAGER_STEPS,
@@ -224,7 +224,7 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
 
     models = averaging(args, model, me.world_size)
     window = RankParts(args.warmup_steps + 1, args.steps)
-    stamp = unheard if args.cuda_graphs == "true" else clock.stamp  # the parts of a graph cannot be timed
+    stamp = ignore_stamp if args.cuda_graphs == "true" else clock.stamp  # the parts of a graph cannot be timed
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return taken(model, next(models), images, labels, stamp)

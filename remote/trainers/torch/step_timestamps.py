@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 
-def unheard(_: str) -> None:
+def ignore_stamp(_: str) -> None:
     """Record no moment."""
 
 
