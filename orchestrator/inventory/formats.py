@@ -16,9 +16,9 @@ import re
 from typing import NoReturn, Protocol
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import ansible
+from orchestrator.features.ansible import static as ansible
 from orchestrator.inventory.foreign_files import format_of
-from orchestrator.inventory.groups import Tree, VariableFiles, inventory_of
+from orchestrator.features.ansible.groups import Tree, VariableFiles, inventory_of
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.machine_files import MACHINE_KEYS, counted, parse_machine_file, uncommented
 from orchestrator.inventory.schema import InventoryDocument, parse

@@ -54,7 +54,8 @@ def _refuse_unhideable(inventory: Inventory) -> None:
 def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Inventory:
     """Read one file; ``above`` are the files that extend it."""
     from orchestrator import yamlfile
-    from orchestrator.inventory import ansible_files, base, formats
+    from orchestrator.inventory import base, formats
+    from orchestrator.features.ansible import files as ansible_files
 
     if path.is_dir():
         return ansible_files.in_directory(path, source)

@@ -2,7 +2,7 @@
 
 A host's variables are merged in Ansible's order: distant groups first, groups at one depth by ``ansible_group_priority`` and
 then by name; then the files of ``group_vars`` in the same order, the host's own variables, and its files of ``host_vars`` last.
-`orchestrator.inventory.ansible_vars` says what the merged variables mean.
+`orchestrator.features.ansible.variables` says what the merged variables mean.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.ansible_vars import Unread, Var, entry_of
+from orchestrator.features.ansible.variables import Unread, Var, entry_of
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, fold, nearest
 from orchestrator.inventory.schema import Grouping, HostEntry, build, refuse

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.inventory import ssh_args
+from orchestrator.features.ansible import ssh_args
 from orchestrator.inventory.read import open_inventory
 from tests.support.inventories import DATA, faults_of, read
 
@@ -178,7 +178,7 @@ def test_what_an_ansible_inventory_says_and_orch_does_not_read_is_named_once() -
 def test_a_program_that_prints_no_inventory_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
-    monkeypatch.setattr("orchestrator.inventory.ansible_files._PROGRAM_S", 0.2 if "sleep 60" in program else 60.0)
+    monkeypatch.setattr("orchestrator.features.ansible.files._PROGRAM_S", 0.2 if "sleep 60" in program else 60.0)
     path = tmp_path / "cloud"
     path.write_text(f"#!/bin/sh\n{program}\n")
     path.chmod(0o755)
@@ -203,7 +203,7 @@ def test_a_directory_of_other_things_is_refused_before_a_program_in_it_is_starte
     (tmp_path / "settings").write_text("what: [is, this\n")
     (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
     assert fault.startswith(f"{tmp_path}/settings")
-    monkeypatch.setattr("orchestrator.inventory.ansible_files._MOST_FILES", 2)
+    monkeypatch.setattr("orchestrator.features.ansible.files._MOST_FILES", 2)
     (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
     assert "expected a directory of inventories, with at most 2 files in it and below it, got more" in fault
     assert not (tmp_path / "started").exists()

@@ -20,9 +20,10 @@ from typing import Any
 
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import ansible, formats
-from orchestrator.inventory.ansible_vars import USED, Var
-from orchestrator.inventory.groups import Tree, VariableFiles, inventory_of
+from orchestrator.inventory import formats
+from orchestrator.features.ansible import static as ansible
+from orchestrator.features.ansible.variables import USED, Var
+from orchestrator.features.ansible.groups import Tree, VariableFiles, inventory_of
 from orchestrator.inventory.hosts import Inventory
 
 __all__ = ["in_directory", "is_listing", "is_program", "of_listing", "of_program", "variable_files"]

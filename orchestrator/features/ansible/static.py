@@ -1,4 +1,4 @@
-"""Ansible inventories in YAML and INI: both describe a tree of groups, which `orchestrator.inventory.groups` resolves.
+"""Ansible inventories in YAML and INI: both describe a tree of groups, which `orchestrator.features.ansible.groups` resolves.
 
 Faults are collected in the tree, each with file, line and key.
 """
@@ -16,9 +16,9 @@ from string import ascii_letters
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.ansible_vars import Var
+from orchestrator.features.ansible.variables import Var
 from orchestrator.inventory.foreign_files import tool_of
-from orchestrator.inventory.groups import Tree
+from orchestrator.features.ansible.groups import Tree
 from orchestrator.inventory.hostset import MAX_HOSTS, expand, is_ipv6, nearest
 from orchestrator.inventory.schema import InventoryDocument
 from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value

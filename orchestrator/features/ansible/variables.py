@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import ssh_args
+from orchestrator.features.ansible import ssh_args
 from orchestrator.inventory.hostset import fold
 from orchestrator.inventory.schema import HostEntry
 from orchestrator.inventory.values import KeyPath
