@@ -24,6 +24,9 @@ class Feature:
     ``commands`` has by module of the feature the commands that its ``add_to(app)`` adds, each with its line in the help.
     ``provides`` has by extension point the module of the feature that implements it:
 
+    - ``inventory_format``: inventories that are not orch's own: ``read_path(path, source)`` for what is no text file, and
+      ``read_text(kind, text, source, load_yaml, path)``, with a kind of `orchestrator.inventory.formats.recognise`; both return
+      None for what is not theirs
     - ``section``: what a summary and the page of a bench show beside its tables (`orchestrator.report.sections`)
     - ``remarks``: what runs show of a node or of a stage beside their numbers, for a certificate: ``remarks(bench, results)``
       yields (host, text), without a host for what is said of the stage

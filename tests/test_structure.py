@@ -58,7 +58,6 @@ MAY_USE = {
 FEATURES = {
     "accept": "analysis/accept analysis/past_acceptances cli/accept cli/acceptance cli/acceptances cli/suite_check "
     "cli/suite_plan plan/suite plan/suite_files record/acceptance report/accept report/html/certificate",
-    "ansible": "inventory/ansible inventory/ansible_files inventory/ansible_vars",
     "profile": "plan/profile",
     "site": "analysis/catalogue cli/serve cli/site cli/watching report/html/choices report/html/overviews "
     "report/html/trend_charts site",
@@ -76,9 +75,6 @@ NOT_YET = {
     "cli/page": "site",
     "cli/resume": "accept",
     "cli/sealing": "accept",
-    "inventory/formats": "ansible",
-    "inventory/groups": "ansible",
-    "inventory/read": "ansible",
     "plan/bench": "profile",
     "record/archive": "accept",
     "record/bench_parts": "profile",
@@ -99,7 +95,9 @@ DOORS = {
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
     "cli": "compare complete connecting controller dry_run node_states options process sealing submitting",
     "controller": "busy controller earlier events fitness peer stage stopping",
-    "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
+    "inventory": (
+        "allocation containers devices fields foreign_files formats hostset json_schema reserved schema secrets values versions"
+    ),
     "logs": "failures matches metrics nccl near_miss notes numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
@@ -130,7 +128,6 @@ DOORS = {
 # Packages that have no effects, and the modules in them that open files.
 PURE = ("inventory", "logs", "plan", "checks")
 READERS = {
-    "inventory/ansible_files.py",
     "inventory/read.py",
     "plan/bundle.py",
     "plan/folders.py",

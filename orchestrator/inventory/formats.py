@@ -1,13 +1,14 @@
-"""Inventories written for other tools, read without conversion: Ansible YAML and INI, MPI and DeepSpeed hostfiles, plain lists.
+"""Inventories written for other tools, read without conversion.
 
-`parse_text` is the entry point: it recognises the format of a text and returns the `Inventory`. The caller passes the YAML
+`parse_text` recognises the format of a text and returns the `Inventory`: orch's own, hostfiles of MPI and DeepSpeed, lists.
+YAML of another form, and INI with sections or variables, are for the features that read inventories. The caller passes the YAML
 loader, because this module opens no file and does not parse YAML. Every format ends in `schema.build`, so that all hosts pass
 the same checks. A number of GPUs that the source does not state stays None; preflight then asks the nodes.
 
 >>> [(host.name, host.gpus) for host in parse_text("node1 slots=8\\nnode2 slots=4\\n", "hostfile", no_yaml).hosts]
 [('node1', 8), ('node2', 4)]
 >>> recognise("[lab]\\nnode[01:04] ansible_user=bench\\n"), recognise("node1\\nnode2\\n"), recognise("schema: 1\\nhosts: {}")
-('ansible-ini', 'list', 'orch')
+('ini', 'list', 'orch')
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ import re
 from typing import NoReturn, Protocol
 
 from orchestrator.errors import ConfigError
-from orchestrator.features.ansible import static as ansible
+from orchestrator.feature import providers
 from orchestrator.inventory.foreign_files import format_of
-from orchestrator.features.ansible.groups import Tree, VariableFiles, inventory_of
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.machine_files import MACHINE_KEYS, counted, parse_machine_file, uncommented
 from orchestrator.inventory.schema import InventoryDocument, parse
 
-__all__ = ["LoadYaml", "add_ansible", "no_yaml", "parse_text", "recognise"]
+__all__ = ["LoadYaml", "no_yaml", "parse_text", "recognise"]
 
 
 class LoadYaml(Protocol):
@@ -40,53 +40,48 @@ _PLUGIN_KEY = re.compile(r"""["']?plugin["']?\s*:\s""")
 _OUR_KEY = re.compile(r"""^\s*[{,]?\s*["']?(schema|hosts|defaults|groups|secrets)["']?\s*:(\s|$)""")
 
 
-def parse_text(text: str, source: str, load_yaml: LoadYaml, files: VariableFiles | None = None) -> Inventory:
-    """Return the inventory in ``text``; ``source`` is its file name in messages, ``files`` the variables next to an Ansible
-    inventory. Raises ConfigError or Faults of it."""
+def parse_text(text: str, source: str, load_yaml: LoadYaml, path: str = "") -> Inventory:
+    """Return the inventory in ``text``; ``source`` is its name in messages, ``path`` its file if it has one.
+
+    Raises ConfigError or Faults of it.
+    """
     if not text.strip():
         raise ConfigError("expected an inventory, got an empty text", where=source)
     if text.startswith("#!"):
         hint = f"chmod +x {source}; or run it and use what it prints: {source} --list > hosts.json"
-        raise ConfigError("expected an inventory, got a program that may not be executed", where=source, hint=hint)
-    kind = "ansible-ini" if text.startswith("$ANSIBLE_VAULT") else recognise(text)
+        message = "expected an inventory, got a program that may not be executed"
+        raise ConfigError(message, where=source, hint=hint)
+    kind = recognise(text)
     has_sections = any(_SECTION.fullmatch(uncommented(line).strip()) for line in text.splitlines())
-    if kind in ("ansible-ini", "hostfile", "list") and not has_sections and (foreign := format_of(text)):
+    if kind in ("ini", "hostfile", "list") and not has_sections and (foreign := format_of(text)):
         raise ConfigError(f"expected a list of hosts, got {foreign[0]}", where=source, hint=foreign[1])
-    if kind == "list" and files and (files.groups or files.hosts):
-        kind = "ansible-ini"
     if kind == "orch":
         document = load_yaml(text, source)
         return parse(document.value, document.line, source)
-    if kind.startswith("ansible"):
-        tree = Tree(source, files or VariableFiles())
-        add_ansible(tree, text, source, load_yaml)
-        return inventory_of(tree)
-    return parse_machine_file(text, source)
-
-
-def add_ansible(tree: Tree, text: str, source: str, load_yaml: LoadYaml) -> None:
-    """Add an Ansible inventory in YAML or INI to a tree. Raises ConfigError for one that Ansible Vault has encrypted."""
-    if text.startswith("$ANSIBLE_VAULT"):
-        hint = "decrypt it, or write an inventory without secrets: orch logs in by key and needs only connection settings"
-        raise ConfigError("expected an inventory, got one encrypted by Ansible Vault", where=source, hint=hint)
-    if recognise(text) in ("ansible-yaml", "orch"):
-        ansible.add_yaml(tree, load_yaml(text, source, foreign=True), source)
-    else:
-        ansible.add_ini(tree, text, source)
+    for module in providers("inventory_format"):
+        inventory: Inventory | None = module.read_text(kind, text, source, load_yaml, path)
+        if inventory:
+            return inventory
+    if kind in ("hostfile", "list"):
+        return parse_machine_file(text, source)
+    message = f"expected an inventory of orch, a hostfile or a list of hosts, got {kind.upper()}"
+    raise ConfigError(message, where=source)
 
 
 def recognise(text: str) -> str:
-    """Return the format of an inventory: ``orch``, ``ansible-yaml``, ``ansible-ini``, ``hostfile`` or ``list``."""
+    """Return the format of an inventory: ``orch``, ``yaml``, ``ini``, ``hostfile`` or ``list``."""
+    if text.startswith("$ANSIBLE_VAULT"):
+        return "ini"
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and line.lstrip()[0] not in "#;"]
     first = lines[0] if lines else ""
     if first.startswith(("---", "%", "{", "- ", "!", "&")) or _YAML_KEY.match(first.lstrip()):
-        return "orch" if _is_ours(lines, text) else "ansible-yaml"
+        return "orch" if _is_ours(lines, text) else "yaml"
     words = [re.sub(r"\s*=\s*", "=", uncommented(line)).split() for line in lines]
     keys = {word.partition("=")[0] for line in words for word in line[1:] if "=" in word}
     is_named = all(map(str.isidentifier, keys)) or any(key.startswith("ansible_") for key in keys)
     is_ranged = any(_RANGE.search(line[0]) for line in words if line)
     if is_ranged or any(_SECTION.fullmatch(uncommented(line).strip()) for line in lines) or (is_named and keys - MACHINE_KEYS):
-        return "ansible-ini"
+        return "ini"
     names = [name for line in words for name in line[:1]]
     has_counts = any(counted(part) for name in names for part in name.split(","))
     return "hostfile" if keys or has_counts else "list"

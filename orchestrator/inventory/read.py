@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, Faults
+from orchestrator.feature import providers
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import fold
 from orchestrator.inventory.secrets import LEAST, is_switch, significant
@@ -55,19 +56,16 @@ def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Invento
     """Read one file; ``above`` are the files that extend it."""
     from orchestrator import yamlfile
     from orchestrator.inventory import base, formats
-    from orchestrator.features.ansible import files as ansible_files
 
-    if path.is_dir():
-        return ansible_files.in_directory(path, source)
-    if ansible_files.is_program(path):
-        return ansible_files.of_program(path, source)
-    if ansible_files.is_listing(path):
-        return ansible_files.of_listing(path, source)
+    for module in providers("inventory_format"):
+        inventory: Inventory | None = module.read_path(path, source)
+        if inventory:
+            return inventory
     text = yamlfile.read_text(path)
     document = yamlfile.loads(text, source) if _BASE.search(text) and formats.recognise(text) == "orch" else None
     over = base.overlay(document.value, document.line, source) if document else None
     if over is None:
-        return formats.parse_text(text, source, yamlfile.loads, ansible_files.variable_files(path.parent))
+        return formats.parse_text(text, source, yamlfile.loads, str(path))
     below = path.parent / Path(over.base).expanduser()
     if below.resolve() in (file.resolve() for file in (path, *above)):
         raise ConfigError(f"expected an inventory that does not extend this one, got {over.base}", where=f"{source}: base")

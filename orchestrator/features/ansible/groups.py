@@ -1,40 +1,31 @@
 """Ansible's tree of groups with variables, resolved into the hosts and groups of an `Inventory`.
 
-A host's variables are merged in Ansible's order: distant groups first, groups at one depth by ``ansible_group_priority`` and
-then by name; then the files of ``group_vars`` in the same order, the host's own variables, and its files of ``host_vars`` last.
+A host's variables are merged in Ansible's order: distant groups first, groups at one depth by name; then the files of
+``group_vars`` in the same order, the host's own variables, and its files of ``host_vars`` last.
 `orchestrator.features.ansible.variables` says what the merged variables mean.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import ConfigError
+from orchestrator.features.ansible.variable_files import VariableFiles
 from orchestrator.features.ansible.variables import Unread, Var, entry_of
-from orchestrator.inventory.hosts import Inventory
-from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, fold, nearest
+from orchestrator.inventory import Inventory, fold, nearest
+from orchestrator.inventory.hostset import MAX_HOSTS, alias_of
 from orchestrator.inventory.schema import Grouping, HostEntry, build, refuse
-from orchestrator.inventory.values import shown_key, shown_value
+from orchestrator.inventory.values import shown_key
 
-__all__ = ["Group", "Tree", "VariableFiles", "inventory_of"]
+__all__ = ["Group", "Tree", "inventory_of", "needs_ansible"]
 
 _MAX_GROUPS = 1000
 _MAX_NESTING = 50
 _MOST_RENAMED = 3
-_MOST_PRIORITY = 1 << 31
-
-
-@dataclass(frozen=True, slots=True)
-class VariableFiles:
-    """The variables in files of ``group_vars`` and ``host_vars`` next to an inventory, by group and by host; ``encrypted`` are
-    files that only Ansible Vault can read."""
-
-    groups: Mapping[str, Mapping[str, Var]] = field(default_factory=dict)
-    hosts: Mapping[str, Mapping[str, Var]] = field(default_factory=dict)
-    encrypted: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -78,6 +69,13 @@ class Tree:
         self.hosts.setdefault(name, {}).update(variables)
 
 
+def needs_ansible(got: str, source: str, where: str) -> ConfigError:
+    """Return the refusal of what only Ansible reads, with two ways to read it."""
+    listing = f"ansible-inventory -i {shlex.quote(source)} --list > hosts.json"
+    hint = f"pip install ansible-core, and orch asks Ansible; or where Ansible is: {listing}; then pass --hosts hosts.json"
+    return ConfigError(f"expected hosts, groups and plain variables, got {got}", where=where, hint=hint)
+
+
 def inventory_of(tree: Tree) -> Inventory:
     """Return the inventory that a tree declares. Raises Faults of ConfigError, with those collected in the tree."""
     tree.group("all", tree.source)
@@ -89,9 +87,9 @@ def inventory_of(tree: Tree) -> Inventory:
             if child not in tree.groups:
                 hint = f"declare it as a group{nearest(child, tree.groups)}"
                 tree.fault(where, f"expected a known group, got {child[:60]!r}", hint)
-    priorities = _priorities(tree)
+    _refuse_priorities(tree)
     depths = _depths(tree)
-    chains = _chains(tree, {name: (depths[name], priorities[name], name) for name in tree.groups})
+    chains = _chains(tree, {name: (depths[name], name) for name in tree.groups})
     unread = Unread(files=dict.fromkeys(tree.files.encrypted))
     faults: dict[str, ConfigError] = {}
     entries: dict[str, HostEntry] = {}
@@ -136,17 +134,10 @@ def _renamed(names: Mapping[str, str]) -> tuple[str, ...]:
     return (f"groups renamed: {', '.join(pairs[:_MOST_RENAMED])}{more}",) if pairs else ()
 
 
-def _priorities(tree: Tree) -> dict[str, int]:
-    """Return the priority of each group, 1 unless ``ansible_group_priority`` sets it, which only an inventory file may do."""
-    priorities = dict.fromkeys(tree.groups, 1)
-    for name, group in tree.groups.items():
-        if variable := group.vars.pop("ansible_group_priority", None):
-            text = str(variable.value)
-            if text.removeprefix("-").isdecimal() and abs(int(text)) < _MOST_PRIORITY:
-                priorities[name] = int(text)
-            else:
-                tree.fault(variable.where, f"expected a whole number, got {shown_value(variable.value)}")
-    return priorities
+def _refuse_priorities(tree: Tree) -> None:
+    for group in tree.groups.values():
+        if variable := group.vars.get("ansible_group_priority"):
+            tree.faults.append(needs_ansible("the priority of a group", tree.source, variable.where))
 
 
 def _depths(tree: Tree) -> dict[str, int]:
@@ -165,7 +156,7 @@ def _depths(tree: Tree) -> dict[str, int]:
     return depths
 
 
-def _chains(tree: Tree, order: Mapping[str, tuple[int, int, str]]) -> dict[str, list[str]]:
+def _chains(tree: Tree, order: Mapping[str, tuple[int, str]]) -> dict[str, list[str]]:
     """Return the groups of each host, most distant first, the order in which Ansible merges their variables."""
     parents: dict[str, list[str]] = {name: [] for name in tree.groups}
     for name, group in tree.groups.items():

@@ -1,4 +1,4 @@
-"""Ansible inventories in YAML and INI: both describe a tree of groups, which `orchestrator.features.ansible.groups` resolves.
+"""Ansible inventories in INI, YAML and JSON: all describe a tree of groups, which `groups` resolves.
 
 Faults are collected in the tree, each with file, line and key.
 """
@@ -9,37 +9,57 @@ import ast
 import re
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from string import ascii_letters
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.features.ansible.groups import Tree, needs_ansible
 from orchestrator.features.ansible.variables import Var
+from orchestrator.inventory import expand, nearest
 from orchestrator.inventory.foreign_files import tool_of
-from orchestrator.features.ansible.groups import Tree
-from orchestrator.inventory.hostset import MAX_HOSTS, expand, is_ipv6, nearest
+from orchestrator.inventory.formats import LoadYaml
+from orchestrator.inventory.hostset import MAX_HOSTS, is_ipv6
 from orchestrator.inventory.schema import InventoryDocument
 from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value
 from orchestrator.yamlfile import Tagged
 
-__all__ = ["add_ini", "add_yaml"]
+__all__ = ["add_text", "add_yaml", "is_for_ansible_alone"]
 
 _RANGE = re.compile(r"\[([0-9]{0,9}|[A-Za-z]{1,9}):([0-9]{1,9}|[A-Za-z]{1,9})(?::([0-9]{1,9}))?\]")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _TOO_LARGE = 1e18
+_VAULT = "$ANSIBLE_VAULT"
+_PLUGIN = re.compile(r"""(?m)^["']?plugin["']?\s*:\s""")
 _HOLDER = re.compile(r"x-|\.")
 """What the names of keys begin with that are no groups and only hold what aliases repeat, as in files of other tools."""
 _GROUP_KEYS = ("hosts", "children", "vars")
 _SECTIONS = "expected [group], [group:children] or [group:vars]"
 
 
-def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
-    """Add an Ansible YAML document, or the JSON that a dynamic inventory prints for ``--list``, to a tree.
+def is_for_ansible_alone(text: str) -> bool:
+    """Return True for an encrypted text and for the settings of an inventory plug-in."""
+    return text.startswith(_VAULT) or _PLUGIN.search(text) is not None
 
-    Raises ConfigError for the settings of an inventory plugin, which only Ansible can ask.
+
+def add_text(tree: Tree, kind: str, text: str, load_yaml: LoadYaml) -> None:
+    """Add an inventory in YAML or INI to a tree. Raises ConfigError for what only Ansible reads."""
+    if text.startswith(_VAULT):
+        raise needs_ansible("an encrypted inventory", tree.source, tree.source)
+    if kind in ("yaml", "orch"):
+        add_yaml(tree, load_yaml(text, tree.source, foreign=True))
+    else:
+        _add_ini(tree, text)
+
+
+def add_yaml(tree: Tree, document: InventoryDocument) -> None:
+    """Add an Ansible YAML document, or the JSON that ``ansible-inventory --list`` prints, to a tree.
+
+    Raises ConfigError for the settings of an inventory plug-in, which only Ansible can ask.
     """
+    source = tree.source
 
     def where(path: KeyPath) -> str:
         return f"{source}:{document.line(path)}: {'.'.join(map(shown_key, path))}"
@@ -48,10 +68,8 @@ def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
     if not isinstance(body, dict):
         tree.fault(source, f"expected a mapping of groups, got {shown_value(body, True)}")
     elif isinstance(body.get("plugin"), str):
-        message = f"expected groups of hosts, got the settings of Ansible's inventory plugin {body['plugin'][:60]!r}"
-        listing = f"ansible-inventory -i {shlex.quote(tree.source)} --list > hosts.json"
-        hint = f"let Ansible query the plugin: {listing}; then pass --hosts hosts.json"
-        raise ConfigError(message, where=where(("plugin",)), hint=hint)
+        got = f"the settings of Ansible's inventory plug-in {body['plugin'][:60]!r}"
+        raise needs_ansible(got, source, where(("plugin",)))
     elif foreign := tool_of(body):
         raise ConfigError(f"expected groups of hosts, got {foreign[0]}", where=source, hint=foreign[1])
     elif _is_dynamic(body):
@@ -88,9 +106,27 @@ def _unfolded(body: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(variables, dict):
         everything = groups.setdefault("all", {})
         if isinstance(everything, dict):
-            of_hosts = {name: _written(values) for name, values in variables.items() if name in members}
+            others = [name for name in variables if name in members]
+            names = dict.fromkeys([*_order_hosts(groups, "all", set()), *others])
+            of_hosts = {name: _written(variables.get(name)) for name in names}
             everything["hosts"] = {**(everything.get("hosts") or {}), **of_hosts}
+    children = body["all"].get("children") if isinstance(body.get("all"), dict) else None
+    if isinstance(children, list) and "ungrouped" not in groups:
+        groups["all"]["children"].pop("ungrouped", None)  # named even if nobody is in it
     return groups
+
+
+def _order_hosts(groups: Mapping[str, Any], name: str, seen: set[str]) -> Iterator[str]:
+    """Yield the hosts of a group and of those below it in the order of the inventory; the groups themselves are sorted."""
+    group = groups.get(name)
+    if name in seen or not isinstance(group, dict):
+        return
+    seen.add(name)
+    children = group.get("children")
+    for child in children if isinstance(children, dict) else ():
+        yield from _order_hosts(groups, child, seen)
+    hosts = group.get("hosts")
+    yield from hosts if isinstance(hosts, dict) else ()
 
 
 def _written(value: Any) -> Any:
@@ -135,11 +171,10 @@ def _mapping(tree: Tree, value: Any, path: KeyPath, where: Where) -> dict[str, A
     return value or {}
 
 
-def add_ini(tree: Tree, text: str, source: str) -> None:
-    """Add a text in Ansible's INI format to a tree."""
+def _add_ini(tree: Tree, text: str) -> None:
     name, kind = "ungrouped", "hosts"
     for number, line in enumerate(text.splitlines(), 1):
-        where, line = f"{source}:{number}", line.strip()
+        where, line = f"{tree.source}:{number}", line.strip()
         if not line or line[0] in "#;":
             continue
         if match := re.fullmatch(r"\[([^\[\]:\s]+)(?::([^\[\]:\s]+))?\]\s*([#;].*)?", line):

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.features.ansible import ssh_args
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory import fold
 from orchestrator.inventory.schema import HostEntry
 from orchestrator.inventory.values import KeyPath
 from orchestrator.yamlfile import Tagged

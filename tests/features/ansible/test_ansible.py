@@ -1,10 +1,13 @@
-"""Ansible inventories, files and programs: they mean what ansible-inventory prints, or are refused with what to do."""
+"""Ansible inventories mean what `ansible-inventory` prints; what is read without it means the same, or is refused by name."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from functools import partial
+import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,34 @@ import pytest
 
 from orchestrator.features.ansible import ssh_args
 from orchestrator.inventory.read import open_inventory
-from tests.support.inventories import DATA, faults_of, read
+from tests.support.inventories import DATA, faults_of, plain, read
+from tests.support.judge import LIMIT_S
+
+GOOD = sorted(path.name for path in (DATA / "ansible-good").iterdir() if path.suffix != ".json")
+BAD = sorted(path.name for path in (DATA / "ansible-bad").iterdir() if path.suffix != ".expected")
+HINT = "pip install ansible-core, and orch asks Ansible; or where Ansible is: ansible-inventory -i {} --list > hosts.json"
+
+
+@pytest.fixture(autouse=True)
+def path_without_ansible(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Leave on the PATH only what scripts of tests need."""
+    folder = tmp_path_factory.mktemp("bin")
+    for name in ("env", "sh", "bash", "cat", "sleep", "touch"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(folder))
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_inventory_means_what_stands_beside_it(name: str) -> None:
+    path = DATA / "ansible-good" / name
+    assert plain(read(path.read_text(), name)) == json.loads(path.with_name(f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_inventory_is_refused_with_all_its_faults_together(name: str) -> None:
+    path = DATA / "ansible-bad" / name
+    found = faults_of(lambda: read(path.read_text(), name))
+    assert found == path.with_name(f"{name}.expected").read_text().splitlines()
 
 
 def test_all_of_ansible_inventories_merge_farther_groups_first() -> None:
@@ -60,23 +90,21 @@ def test_an_encrypted_value_is_refused_only_where_it_decides_to_which_machine_a_
 
 def test_an_encrypted_inventory_is_refused() -> None:
     (fault,) = faults_of(lambda: read("$ANSIBLE_VAULT;1.1;AES256\n6162\n"))
-    assert fault.startswith("lab.yaml: expected an inventory, got one encrypted by Ansible Vault")
+    assert fault.startswith("lab.yaml: expected hosts, groups and plain variables, got an encrypted inventory. ")
 
 
 @pytest.mark.parametrize("more", ["regions: [eu-west-1]", "strict: false\ngroups: {gpu: \"'gpu' in name\"}", "hosts: {}"])
 def test_settings_of_an_inventory_plugin_are_named_as_such_with_what_ansible_must_be_given(tmp_path: Path, more: str) -> None:
     (tmp_path / "cloud.yml").write_text(f"# of the cloud\nplugin: aws_ec2\n{more}\n")
-    (tmp_path / "hosts").write_text("[gpu]\nn1\n")
-    for source in (str(tmp_path / "cloud.yml"), str(tmp_path)):
-        (fault,) = faults_of(partial(open_inventory, source))
-        assert fault == (
-            f"{tmp_path}/cloud.yml:2: plugin: expected groups of hosts, got the settings of Ansible's inventory plugin "
-            f"'aws_ec2'. let Ansible query the plugin: ansible-inventory -i {source} --list > hosts.json; "
-            "then pass --hosts hosts.json"
-        )
+    source = str(tmp_path / "cloud.yml")
+    (fault,) = faults_of(lambda: open_inventory(source))
+    assert fault == (
+        f"{tmp_path}/cloud.yml:2: plugin: expected hosts, groups and plain variables, "
+        f"got the settings of Ansible's inventory plug-in 'aws_ec2'. {HINT.format(source)}; then pass --hosts hosts.json"
+    )
 
 
-LISTED = {"cluster": "cluster/hosts", "sites": "sites", "quoted": "quoted", "loose": "loose.yml"}
+LISTED = {"cluster": "cluster/hosts", "quoted": "quoted", "loose": "loose.yml"}
 
 
 def jump_in(arguments: str) -> str | None:
@@ -156,9 +184,15 @@ def test_what_an_ansible_inventory_says_and_orch_does_not_read_is_named_once() -
         "not read: StrictHostKeyChecking of ansible_ssh_common_args, ansible_become; interface (a template); "
         "group_vars/all/vault.yml (encrypted)",
     )
-    assert open_inventory(str(DATA / "ansible" / "sites")).notes == (
-        "not read: sw1 (connection network_cli, not ssh)",
-    )  # fmt: skip
+
+
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str) -> None:
+    """Put a script on the PATH in the place of `ansible-inventory`."""
+    (folder / "bin").mkdir()
+    path = folder / "bin" / "ansible-inventory"
+    path.write_text(f"#!/bin/sh\n{program}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
 
 
 @pytest.mark.parametrize(
@@ -173,17 +207,72 @@ def test_what_an_ansible_inventory_says_and_orch_does_not_read_is_named_once() -
         ("exec cat /dev/zero", "--list: expected at most 16 MiB, got more"),
         ("exec cat /dev/zero >&2", "--list: expected at most 16 MiB, got more"),
         ("sleep 6 & echo '[1]'", "expected a mapping of groups, got a list"),
+        (
+            "echo no vault secrets >&2; exit 4",
+            "got 4: no vault secrets. name a file with the vault's password in",
+        ),
     ],
 )
-def test_a_program_that_prints_no_inventory_is_blamed(
+def test_an_ansible_that_prints_no_inventory_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
-    monkeypatch.setattr("orchestrator.features.ansible.files._PROGRAM_S", 0.2 if "sleep 60" in program else 60.0)
-    path = tmp_path / "cloud"
-    path.write_text(f"#!/bin/sh\n{program}\n")
-    path.chmod(0o755)
+    monkeypatch.setattr("orchestrator.features.ansible.program._LIMIT_S", 0.2 if "sleep 60" in program else LIMIT_S)
+    install(monkeypatch, tmp_path, program)
+    path = tmp_path / "hosts"
+    path.write_text("[gpu]\nn1\n")
     found = faults_of(lambda: open_inventory(str(path)))
     assert words in found[0] and str(path) in found[0]
+
+
+def test_what_needs_ansible_is_refused_by_name_without_it(tmp_path: Path) -> None:
+    program = tmp_path / "cloud"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    for source, got in ((program, "a program that prints one"), (DATA / "ansible" / "sites", "a directory")):
+        (fault,) = faults_of(lambda source=source: open_inventory(str(source)))  # type: ignore[misc]
+        expected = f"{source}: expected hosts, groups and plain variables, got {got}. {HINT.format(source)}"
+        assert fault == f"{expected}; then pass --hosts hosts.json"
+
+
+REAL = shutil.which("ansible-inventory")
+
+
+@pytest.mark.skipif(REAL is None, reason="needs ansible-inventory (pip install ansible-core)")
+@pytest.mark.parametrize("name", ["cluster/hosts", "quoted", "loose.yml", "ranges", "values"])
+def test_a_static_inventory_is_the_one_that_ansible_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    shutil.copytree(DATA / "ansible", tmp_path / "copy")
+    (tmp_path / "copy" / "cluster" / "group_vars" / "all" / "vault.yml").unlink()  # no vault, only named so
+    source = str(tmp_path / "copy" / name)
+    expected = open_inventory(source)
+    monkeypatch.setenv("PATH", f"{Path(str(REAL)).parent}:/usr/bin:/bin")
+    found = open_inventory(source)
+    groups = {name: members for name, members in found.groups.items() if members}  # keys that only hold what others repeat
+    assert plain(replace(found, groups=groups)) == plain(expected)
+    assert [host.name for host in found.hosts] == [host.name for host in expected.hosts]
+    assert sorted(found.notes) == sorted(expected.notes)
+
+
+@pytest.mark.skipif(REAL is None, reason="needs ansible-inventory (pip install ansible-core)")
+def test_ansible_opens_vaults_directories_and_programs_and_other_variables_of_files_stay_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(str(REAL)).parent}:/usr/bin:/bin")
+    monkeypatch.setenv("ANSIBLE_HOME", str(tmp_path / "home"))
+    sites = open_inventory(str(DATA / "ansible" / "sites"))
+    assert sites.notes == ("not read: sw1 (connection network_cli, not ssh)",)
+    assert {host.name: host.address for host in sites.hosts}["cloud1"] == "198.51.100.1"
+    (tmp_path / "password").write_text("of the test\n")
+    (tmp_path / "group_vars").mkdir()
+    vault = tmp_path / "group_vars" / "gpu.yml"
+    vault.write_text("ansible_user: hidden\nlicense: sesame\nrack: far\n")
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(tmp_path / "password"))
+    subprocess.run([Path(str(REAL)).with_name("ansible-vault"), "encrypt", vault], check=True, capture_output=True)
+    (tmp_path / "hosts").write_text("[gpu]\nn1 rack=r7\n")
+    (host,) = open_inventory(str(tmp_path / "hosts")).hosts
+    assert (host.ssh.user, dict(host.vars)) == ("hidden", {"rack": "r7"})
+    monkeypatch.delenv("ANSIBLE_VAULT_PASSWORD_FILE")
+    (fault,) = faults_of(lambda: open_inventory(str(tmp_path / "hosts")))
+    assert "no vault secrets" in fault and "ANSIBLE_VAULT_PASSWORD_FILE" in fault
 
 
 def test_a_directory_without_inventories_is_refused(tmp_path: Path) -> None:
@@ -203,7 +292,7 @@ def test_a_directory_of_other_things_is_refused_before_a_program_in_it_is_starte
     (tmp_path / "settings").write_text("what: [is, this\n")
     (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
     assert fault.startswith(f"{tmp_path}/settings")
-    monkeypatch.setattr("orchestrator.features.ansible.files._MOST_FILES", 2)
+    monkeypatch.setattr("orchestrator.features.ansible.inventory._MOST_FILES", 2)
     (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
     assert "expected a directory of inventories, with at most 2 files in it and below it, got more" in fault
     assert not (tmp_path / "started").exists()
