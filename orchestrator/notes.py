@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["DOUBT", "RECORDED", "REFUSAL", "REMARK", "Kind", "Note", "as_note"]
+__all__ = ["DOUBT", "OTHER", "REFUSAL", "REMARK", "Kind", "Note", "as_note"]
 
 DOUBT = "doubt"
 """The number may be wrong, or is less certain than it looks."""
@@ -73,10 +73,18 @@ class Note(str):
         """The note without its hint."""
         return Note(replace(self.kind, hint=""), self.fields)
 
+    def but(self, **fields: Any) -> Note:
+        """Return the note with other values in these fields."""
+        return Note(self.kind, {**self.fields, **fields})
 
-RECORDED = Kind("recorded", REMARK, "{text}")
+    def about(self, name: str) -> Note:
+        """Return the note with the name of what it is about before it."""
+        return Note(replace(self.kind, words=f"{{about}}: {self.kind.words}"), {**self.fields, "about": name})
+
+
+OTHER = Kind("other", REMARK, "{text}")
 
 
 def as_note(text: str) -> Note:
     """Return a text of a record, which has no code, as a note."""
-    return text if isinstance(text, Note) else RECORDED(text=text)
+    return text if isinstance(text, Note) else OTHER(text=text)

@@ -228,6 +228,7 @@ def _summary(
     from dataclasses import replace
 
     from orchestrator.errors import DataError
+    from orchestrator.notes import as_note
     from orchestrator.record.benchfile import kind_of
     from orchestrator.results import NEVER_RUN
     from orchestrator.results.bench import notes_of, read_bench
@@ -250,7 +251,7 @@ def _summary(
     shown, notes = planned.results, []
     if short and (kind := kind_of(directory.record().added)):
         shown, notes = kind.in_short(directory, planned.results, results)
-    return of_bench(replace(planned, results=tuple(shown)), [*notes_of(directory), *notes]), results, damaged
+    return of_bench(replace(planned, results=tuple(shown)), [*notes_of(directory), *map(as_note, notes)]), results, damaged
 
 
 def _named(rule: str) -> str:

@@ -29,6 +29,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.inventory import fold
+from orchestrator.logs.notes import NCCL_NETWORK_IN_NODE, NCCL_NO_GDRDMA, NCCL_NO_NVLS, NCCL_SHARED_MEMORY, NCCL_SOCKET
+from orchestrator.notes import Note
 
 __all__ = ["Paths", "fallbacks", "networks", "transport"]
 
@@ -144,7 +146,7 @@ def _kind(text: str) -> str:
     return "SHM" if text == "direct shared memory" else text.rstrip()
 
 
-def fallbacks(chosen: Paths, nodes: int, world_size: int, infiniband_gbit: Mapping[str, float | None]) -> list[str]:
+def fallbacks(chosen: Paths, nodes: int, world_size: int, infiniband_gbit: Mapping[str, float | None]) -> list[Note]:
     """Return a text for each choice of NCCL that is slower than the hardware allows, as far as the log shows it.
 
     One rank sends nothing and has none. ``infiniband_gbit``: by host, the rate of its active InfiniBand ports in Gbit/s; None
@@ -155,25 +157,24 @@ def fallbacks(chosen: Paths, nodes: int, world_size: int, infiniband_gbit: Mappi
     active = sorted(host for host, rate in infiniband_gbit.items() if rate)
     over = [kind for kind in chosen.paths if kind.startswith("NET/")]
     sockets = [name for name in chosen.networks or over if name.startswith("NET/Socket")]
-    texts = [_socket(name, active, chosen.settings) for name in sockets if nodes > 1]
-    texts += [f"NCCL uses {kind} between GPUs of one node" for kind in over if nodes == 1]
+    notes = [_socket(name, active, chosen.settings) for name in sockets if nodes > 1]
+    notes += [NCCL_NETWORK_IN_NODE(network=kind) for kind in over if nodes == 1]
     if "NET/IB" in over and chosen.gdrdma is False:
-        texts.append("NCCL uses NET/IB without GDRDMA: data passes through host memory")
+        notes.append(NCCL_NO_GDRDMA())
     if chosen.settings.get("NCCL_NVLS_ENABLE") == "0":
-        texts.append("NCCL does not use NVLS: NCCL_NVLS_ENABLE is 0")
+        notes.append(NCCL_NO_NVLS())
     if "SHM" in chosen.paths and (chosen.p2p_refused or chosen.settings.get("NCCL_P2P_DISABLE") == "1"):
         reason = "the driver forbids P2P between connected GPUs" if chosen.p2p_refused else "NCCL_P2P_DISABLE is 1"
-        texts.append(f"NCCL uses shared memory between GPUs of a node, not P2P: {reason}")
-    return texts
+        notes.append(NCCL_SHARED_MEMORY(reason=reason))
+    return notes
 
 
-def _socket(name: str, active: list[str], settings: Mapping[str, str]) -> str:
-    text = f"NCCL uses {name} between nodes, not InfiniBand"
+def _socket(name: str, active: list[str], settings: Mapping[str, str]) -> Note:
+    why = ": that interface is IP over InfiniBand" if name.partition(" on ")[2].startswith("ib") else ""
     if active:
-        text += f", although {fold(active)} {'have' if len(active) > 1 else 'has'} active ports"
-        return f"{text}; NCCL_IB_DISABLE is 1" if settings.get("NCCL_IB_DISABLE") == "1" else text
-    over_infiniband = name.partition(" on ")[2].startswith("ib")
-    return f"{text}: that interface is IP over InfiniBand" if over_infiniband else text
+        why = f", although {fold(active)} {'have' if len(active) > 1 else 'has'} active ports"
+        why += "; NCCL_IB_DISABLE is 1" if settings.get("NCCL_IB_DISABLE") == "1" else ""
+    return NCCL_SOCKET(network=name, why=why)
 
 
 def networks(logs: Iterable[bytes]) -> tuple[str, ...]:

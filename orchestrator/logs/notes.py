@@ -17,3 +17,15 @@ NO_RANK = Kind("rank_line_unread", DOUBT, "a rank line has no valid rank")
 NO_STEP = Kind("values_without_step", DOUBT, "values that belong to no step were left out")
 READ_AS_RANKS = Kind("read_as_ranks", REMARK, "{count} series of the same steps in one file were read as {count} ranks")
 STEP_GOES_BACK = Kind("step_goes_back", DOUBT, "the step goes back {times}: the last attempt that reaches step {step} was used")
+
+# -- transports of NCCL
+
+NCCL_SOCKET = Kind("nccl_socket", DOUBT, "NCCL uses {network} between nodes, not InfiniBand{why}")
+NCCL_NETWORK_IN_NODE = Kind("nccl_network_in_node", DOUBT, "NCCL uses {network} between GPUs of one node")
+NCCL_NO_GDRDMA = Kind("nccl_no_gdrdma", DOUBT, "NCCL uses NET/IB without GDRDMA: data passes through host memory")
+NCCL_NO_NVLS = Kind("nccl_no_nvls", DOUBT, "NCCL does not use NVLS: NCCL_NVLS_ENABLE is 0")
+NCCL_SHARED_MEMORY = Kind(
+    "nccl_shared_memory",
+    DOUBT,
+    "NCCL uses shared memory between GPUs of a node, not P2P: {reason}",
+)

@@ -14,9 +14,11 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.containers import check_choice
+from orchestrator.notes import Note
 from orchestrator.plan.binding import check_binding
 from orchestrator.plan.folders import folders_with
 from orchestrator.plan.framework import Framework
+from orchestrator.plan.notes import SKIPPED
 from orchestrator.plan.options import OPTIONS
 from orchestrator.plan.scaling import Step, as_reported, check_ranks, step_of, with_global_batch
 from orchestrator.plural import plural
@@ -130,9 +132,9 @@ class Skipped:
         return " ".join([self.framework, self.model, self.shape, *words])
 
 
-def skipped_words(skipped: Iterable[Skipped]) -> list[str]:
+def skipped_words(skipped: Iterable[Skipped]) -> list[Note]:
     """Return one text for each reason, with the configurations that it concerns."""
-    return [f"skipped, because impossible: {names}: {reason}" for reason, names in by_reason(skipped).items()]
+    return [SKIPPED(names=names, reason=reason) for reason, names in by_reason(skipped).items()]
 
 
 def by_reason(skipped: Iterable[Skipped]) -> dict[str, str]:

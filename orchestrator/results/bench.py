@@ -10,10 +10,12 @@ from types import MappingProxyType
 
 from orchestrator.errors import DataError
 from orchestrator.inventory import fold
+from orchestrator.notes import Note, as_note
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.journal import Event
 from orchestrator.record.refused import errors_before_runs
 from orchestrator.results.hardware import loaded_in, slowed_in, unsteady_in
+from orchestrator.results.notes import BORROWED, NOTHING_RUN, RANDOM_ORDER
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
 
@@ -55,22 +57,23 @@ def placed(bench: BenchDir, results: Sequence[RunResult]) -> list[RunResult]:
     return [replace(result, place=places.get(result.run_id)) for result in results]
 
 
-def notes_of(bench: BenchDir) -> list[str]:
+def notes_of(bench: BenchDir) -> list[Note]:
     """Return the controller's notes on how a bench went: the order of its runs, which ones it borrowed, why it ended, what it
     left out, and why nothing was run."""
     record = bench.record()
-    order = [f"random order in blocks, seed {record.schedule.seed}"] if record.schedule.order == "random" else []
+    order = [RANDOM_ORDER(seed=record.schedule.seed)] if record.schedule.order == "random" else []
     lenders = Counter(record.borrowed.values())
-    borrowed = [f"runs borrowed from {bench_id} as a baseline: {count}" for bench_id, count in lenders.items()]
-    return [*order, *borrowed, *record.notes, *_refusals(bench)]
+    borrowed = [BORROWED(bench=bench_id, count=count) for bench_id, count in lenders.items()]
+    return [*order, *borrowed, *map(as_note, record.notes), *_refusals(bench)]
 
 
-def _refusals(bench: BenchDir) -> list[str]:
+def _refusals(bench: BenchDir) -> list[Note]:
     """Return why a bench that is over has no run: one text for all hosts with the same reason."""
     hosts: dict[str, list[str]] = {}
     for error in errors_before_runs(bench):
         hosts.setdefault(str(error), []).append(error.host)
-    return [f"nothing was run: {fold(filter(None, names))}{': ' if any(names) else ''}{text}" for text, names in hosts.items()]
+    known = {text: fold(filter(None, names)) for text, names in hosts.items()}
+    return [NOTHING_RUN(where=names and f"{names}: ", reason=text) for text, names in known.items()]
 
 
 def store(run: RunDir, result: RunResult) -> None:

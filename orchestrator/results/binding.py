@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from orchestrator.inventory import fold
+from orchestrator.notes import Note
 from orchestrator.record.node_record import Bound, ExitRecord
+from orchestrator.results.notes import SHARED_CORES
 
 __all__ = ["binding_words", "bound_ranks", "shared_cores"]
 
@@ -31,12 +33,11 @@ def binding_words(bound: Mapping[str, Sequence[Bound]]) -> str:
     return "; ".join(f"{words} on {fold(hosts)}" for words, hosts in hosts_by_words.items())
 
 
-def shared_cores(bound: Mapping[str, Sequence[Bound]]) -> list[str]:
+def shared_cores(bound: Mapping[str, Sequence[Bound]]) -> list[Note]:
     """Return a warning for each two ranks of a node that have CPUs in common though each should have cores of its own."""
     texts = []
     for host, ranks in bound.items():
         for first, second in combinations([rank for rank in ranks if rank.binding == "cores"], 2):
             if first.cpu_set & second.cpu_set:
-                pair = f"ranks {first.rank} and {second.rank} share CPUs {first.cpus} of {host}"
-                texts.append(f"{pair}: fewer cores than ranks")
+                texts.append(SHARED_CORES(first=first.rank, second=second.rank, cpus=first.cpus, host=host))
     return texts

@@ -8,10 +8,12 @@ from typing import Any
 
 from orchestrator.logs.notes import CLOSING_LINE_UNREAD
 from orchestrator.logs.parse import Parsed
+from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
 from orchestrator.record.evidence import invalid
 from orchestrator.record.manifest import Manifest
 from orchestrator.record.node_record import short
+from orchestrator.results.notes import OUTPUT_DTYPE, PROGRAM_REMARK
 
 __all__ = ["arithmetic", "as_trained", "closing_of", "remarks"]
 
@@ -55,15 +57,15 @@ def as_trained(spec: RunSpec, closing: Mapping[str, Any]) -> RunSpec:
     return replace(spec, batch_size=batch_size)
 
 
-def remarks(observed: Mapping[str, Any]) -> list[str]:
+def remarks(observed: Mapping[str, Any]) -> list[Note]:
     """Return the program's own notes on its numbers: ``remarks`` of its last line."""
     remarks = observed.get("remarks")
-    return [text[:300] for text in remarks if isinstance(text, str)] if isinstance(remarks, list) else []
+    return [PROGRAM_REMARK(text=text[:300]) for text in remarks if isinstance(text, str)] if isinstance(remarks, list) else []
 
 
-def arithmetic(dtype: str, output_dtype: Any) -> list[str]:
+def arithmetic(dtype: str, output_dtype: Any) -> list[Note]:
     """Return a qualification if the program reports another type of its model's output than the run's dtype implies."""
     expected = _OUTPUT_TYPES.get(dtype)
     if None in (expected, output_dtype) or output_dtype == expected:
         return []
-    return [f"dtype {dtype} requested, the model's output was {short(output_dtype)}"]
+    return [OUTPUT_DTYPE(dtype=dtype, output=short(output_dtype))]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.notes import Note
 from orchestrator.plan.measures import OWN_METRICS, SAMPLES_PER_S, SPEEDS
 from orchestrator.results.cells import Repeat
 from orchestrator.results.grids import Grid
@@ -44,7 +45,7 @@ class Entry:
     interrupted: int
     running: int
     never_run: int
-    qualifications: tuple[str, ...]
+    qualifications: tuple[Note, ...]
     failures: tuple[str, ...]
     run_ids: tuple[str, ...]
     hardware: str

@@ -11,12 +11,14 @@ from dataclasses import dataclass, fields
 
 from orchestrator.errors import ConfigError, OrchError, Regression, Undecided
 from orchestrator.inventory import nearest
+from orchestrator.notes import Note, as_note
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.expectations import Expectation, as_value
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.spec import RunSpec, as_written
 from orchestrator.results.entries import Row
 from orchestrator.results.measured import metrics_of
+from orchestrator.results.notes import BOUND_IN_OTHER_UNIT, BOUNDS_MET, EXPECTATION, EXPECTATION_NOT_MET
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.run import RunResult
 
@@ -29,7 +31,6 @@ _SHOWN = 100
 _SHOWN_CONFIGURATIONS = 6
 _FIELDS = ({field.name for field in fields(RunSpec)} - {"options", "env", "origins", "step"}) | {"shape", "world_size"}
 """What a bound can name of any configuration."""
-_IN_OTHER_UNIT = ", before the log was read again"
 MET, NOT_MET, NOT_CERTAIN = "met", "not met", "not certain"
 
 
@@ -47,9 +48,12 @@ class Judgement:
     got: str
     verdict: str
 
-    def __str__(self) -> str:
+    @property
+    def note(self) -> Note:
+        """What the table says of it."""
         place = f"{self.series} {self.shape}: " if self.series else ""
-        return f"expected {self.expected}: {self.verdict}, {place}{self.got}"
+        kind = EXPECTATION if self.verdict == MET else EXPECTATION_NOT_MET
+        return kind(expected=self.expected, verdict=self.verdict, place=place, got=self.got)
 
     def error(self) -> OrchError | None:
         """Return the error of an expectation that is not met, or not certainly; None if it is met."""
@@ -59,7 +63,7 @@ class Judgement:
         message = f"expected {self.expected}, got {self.got}"
         if self.verdict == NOT_MET:
             return Regression(message, kind="expectation_not_met", where=where)
-        hint = "" if self.got.endswith(_IN_OTHER_UNIT) else "run more repeats"
+        hint = "" if as_note(self.got).code == BOUND_IN_OTHER_UNIT.code else "run more repeats"
         return Undecided(message, kind="expectation_not_certain", where=where, hint=hint)
 
 
@@ -180,15 +184,15 @@ def errors_of(judgements: Sequence[Judgement]) -> list[OrchError]:
     return sorted(errors, key=lambda error: isinstance(error, Undecided))
 
 
-def notes_on(judgements: Sequence[Judgement]) -> list[str]:
+def notes_on(judgements: Sequence[Judgement]) -> list[Note]:
     """Return a line for each judgement, but a single one for all that are met if there are several."""
-    notes = [str(judgement) for judgement in judgements if judgement.verdict != MET]
+    notes = [judgement.note for judgement in judgements if judgement.verdict != MET]
     met = [judgement for judgement in judgements if judgement.verdict == MET]
     if len(met) < 2:
-        return [*notes, *map(str, met)]
+        return [*notes, *(judgement.note for judgement in met)]
     bounds = "; ".join(dict.fromkeys(judgement.expected for judgement in met))
     shown = bounds if len(bounds) <= _SHOWN else f"{bounds[:_SHOWN]}…"
-    return [*notes, f"bounds met, in {len(met)} rows: {shown}"]
+    return [*notes, BOUNDS_MET(rows=len(met), bounds=shown)]
 
 
 def _nothing(expected: Expectation, candidates: Sequence[_Candidate]) -> str:
@@ -232,7 +236,7 @@ class _Candidate:
         if row.interval:
             got += f" ({written(row.interval.low)} to {written(row.interval.high)})"
         if row.unit != self.planned_unit:
-            got += f"; the bound was given in {self.planned_unit}{_IN_OTHER_UNIT}"
+            got = BOUND_IN_OTHER_UNIT(got=got, unit=self.planned_unit)
             return Judgement(str(expected), row.series, row.shape, got, NOT_CERTAIN)
         if not expected.is_met_by(row.value):
             return Judgement(str(expected), row.series, row.shape, got, NOT_MET)

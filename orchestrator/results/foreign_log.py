@@ -17,6 +17,7 @@ from orchestrator.logs import LogGrammar
 from orchestrator.logs.notes import LINES_LEFT_OUT
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
+from orchestrator.notes import Note
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.measures import TOKENS_PER_S
 from orchestrator.plan.spec import default_step
@@ -25,9 +26,10 @@ from orchestrator.record.node_record import short
 from orchestrator.results.language_model import language_values
 from orchestrator.results.log_checks import read_window, sizes_of, verify_statements
 from orchestrator.results.measured import expected_of, metrics_of
-from orchestrator.results.notes import NOT_STEADY
+from orchestrator.results.notes import DTYPE_OF_NAME, METRICS_LEFT_OUT, READ_WITH_GRAMMAR, STEP_SIZES
 from orchestrator.results.numbers.clock import verify_no_jump
 from orchestrator.results.numbers.cumulative import cumulative_note
+from orchestrator.results.numbers.notes import NOT_STEADY
 from orchestrator.results.numbers.steadiness import unsteady
 from orchestrator.results.numbers.throughput import Stretch, Terms, Throughput, throughput, window_of
 from orchestrator.results.numbers.training import verify_training
@@ -79,7 +81,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     read = replace(read, digests=(hashlib.sha256(log).hexdigest(), steps.digest))
     dtypes = framework.dtypes.get(spec.device, {})
     if dtypes and spec.dtype not in dtypes:
-        unknown = f"expected a dtype of {framework.name} in the name of the file, {', '.join(dtypes)}, got {spec.dtype}"
+        unknown = DTYPE_OF_NAME(framework=framework.name, dtypes=", ".join(dtypes), dtype=spec.dtype)
         read = replace(read, qualifications=(unknown,))
     read = _qualified(read, *parsed.warnings, *steps.notes)
     read = _with_metrics(read, spec, grammar, parsed)
@@ -95,7 +97,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         # The device is not known, so that an MFU is not compared.
         setting = Setting.of(spec, transformer, {})
         said = figures(grammar.metrics, read.metric_values, speed, steps.times, setting)
-        qualifications = (*read.qualifications, step)
+        qualifications = (*read.qualifications, STEP_SIZES(sizes=step))
         return replace(read, metric_values=(*values, *read.metric_values), qualifications=qualifications, said=said)
     return read
 
@@ -131,7 +133,7 @@ def checked_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | Non
     return None, (*read.notes, *read.unsteady)
 
 
-def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: tuple[int, int]) -> tuple[str, ...]:
+def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: tuple[int, int]) -> tuple[Note, ...]:
     """Return what the grammar of a folder remarks on a log whose speed another rule reads, over steps of a ``window``.
 
     Raises DataError for a log that has no result: `verify_statements`, `verify_no_jump`, `verify_training`.
@@ -267,13 +269,13 @@ def _with_metrics(read: RunResult, spec: RunSpec, grammar: LogGrammar, parsed: P
     try:
         values = values_of(grammar.metrics, {("", read.run_id): parsed.readings}, expected_of(spec, grammar))
     except DataError as error:
-        return _qualified(read, f"metrics of the folder are left out: {error.message}")
+        return _qualified(read, METRICS_LEFT_OUT(fault=error.message))
     return replace(read, metric_values=values)
 
 
-def _qualified(read: RunResult, *texts: str) -> RunResult:
+def _qualified(read: RunResult, *notes: Note) -> RunResult:
     """Return a run with notes about it alone, which name its log, the table having those of all repeats in one place."""
-    return replace(read, qualifications=(*read.qualifications, *(f"{read.run_id}: {text}" for text in texts)))
+    return replace(read, qualifications=(*read.qualifications, *(note.about(read.run_id) for note in notes)))
 
 
 def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: Parsed, log: bytes) -> RunResult:
@@ -288,13 +290,14 @@ def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: 
     return _qualified(replace(read, state="finished", metric_values=values), *parsed.warnings)
 
 
-def grammar_note(framework: Framework) -> str:
+def grammar_note(framework: Framework) -> Note:
     """Return the note that says how these logs were read."""
     if not framework.measure.has_samples:
-        return f"read with log: of {framework.name}"
+        return READ_WITH_GRAMMAR(framework=framework.name, window="")
     warmup_steps = framework.default("warmup_steps", "cuda")[0]
-    window = f"the window begins after {warmup_steps} steps{', or those that a log reports,' if framework.log.closing else ''}"
-    return f"read with log: of {framework.name}; {window} and ends with the last line of a log"
+    reported = ", or those that a log reports," if framework.log.closing else ""
+    window = f"; the window begins after {warmup_steps} steps{reported} and ends with the last line of a log"
+    return READ_WITH_GRAMMAR(framework=framework.name, window=window)
 
 
 def _unmatched(framework: Framework, parsed: Parsed, name: str, log: bytes) -> DataError:

@@ -22,12 +22,11 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The results of the good runs of a cell: tables, lines to show above them (``said``), notes that qualify them
-    (``doubts``), and a line for each slow node or link (``culprits``)."""
+    """The results of the good runs of a cell: tables, lines to show above them (``said``), and a line for each slow node
+    or link (``culprits``)."""
 
     grids: tuple[Grid, ...] = ()
     said: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
     culprits: tuple[str, ...] = ()
 
 

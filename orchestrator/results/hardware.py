@@ -16,7 +16,8 @@ from orchestrator.checks.gpus import conditions
 from orchestrator.checks.load import WORTH, Load, busy_with_others
 from orchestrator.inventory import fold
 from orchestrator.notes import Note
-from orchestrator.results.notes import MORE_WARM_UP, NO_STEADY_STATE, NOT_STEADY, STARTS_TOO_EARLY
+from orchestrator.results.notes import BASELINE_FACT, CLOCKS_LOWERED, FACT_DIFFERS, GPU_CONDITION, LOAD_BY_OTHERS, SENT_LITTLE
+from orchestrator.results.numbers.notes import MORE_WARM_UP, NO_STEADY_STATE, NOT_STEADY, STARTS_TOO_EARLY
 from orchestrator.results.numbers.peaks import MODELS
 from orchestrator.results.run import Lowered, RunResult
 from orchestrator.results.telemetry.doubts import busiest
@@ -125,7 +126,7 @@ def slowed(
     return shares
 
 
-def slowed_in(runs: Sequence[RunResult]) -> list[str]:
+def slowed_in(runs: Sequence[RunResult]) -> list[Note]:
     """Return a text for each reason that lowered clocks in any of the runs; each run counts with its most affected node."""
     texts = []
     for name, words in _SLOWDOWNS.items():
@@ -137,7 +138,8 @@ def slowed_in(runs: Sequence[RunResult]) -> list[str]:
             of_window = [f"{reach} of the measured window"] if any(run.throughput for run in affected) else []
             hosts = fold(sorted(set().union(*(run.slowed[name] for run in affected))))
             counted = f", in {len(affected)} of {len(runs)} runs" if len(runs) > 1 else ""
-            texts.append(f"clocks lowered by {words}: for {', '.join(of_life + of_window)} on {hosts}{counted}")
+            shares = ", ".join(of_life + of_window)
+            texts.append(CLOCKS_LOWERED(reason=words, shares=shares, hosts=hosts, runs=counted))
     return texts
 
 
@@ -157,7 +159,7 @@ def loaded(records: Mapping[str, ExitRecord]) -> dict[str, float]:
     return {host: used / count for host, (used, count) in busy_with_others(loads).items() if used >= WORTH * count}
 
 
-def loaded_in(runs: Sequence[RunResult]) -> list[str]:
+def loaded_in(runs: Sequence[RunResult]) -> list[Note]:
     """Return a text if other processes used the processors during any of the runs; each run counts with its busiest node."""
     by_run = [run.loaded for run in runs if run.loaded and not run.simulated]
     if not by_run:
@@ -166,7 +168,8 @@ def loaded_in(runs: Sequence[RunResult]) -> list[str]:
     reach = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares[0], shares[-1])))
     counted = f", in {len(by_run)} of {len(runs)} runs" if len(runs) > 1 else ""
     hosts = sorted(set().union(*by_run))
-    return [f"other processes used {reach} of the processors of {fold(hosts)}{busiest([r.use for r in runs], hosts)}{counted}"]
+    by = busiest([run.use for run in runs], hosts)
+    return [LOAD_BY_OTHERS(share=reach, hosts=fold(hosts), by=by, runs=counted)]
 
 
 def on_host(host: str, runs: Sequence[RunResult]) -> list[RunResult]:
@@ -181,7 +184,7 @@ def on_host(host: str, runs: Sequence[RunResult]) -> list[RunResult]:
     ]
 
 
-def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, master_addr: str) -> list[str]:
+def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, master_addr: str) -> list[Note]:
     """Return a qualification if nodes sent far less than gradients need: then each of them may have trained alone.
 
     Each node sends its gradients at least once per step, in 16 bits (`physics`). ``parameters`` is what the program reports; if
@@ -195,10 +198,8 @@ def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, mas
     silent = {host: count / spec.steps for host, count in sent.items() if count < spec.steps * least}
     if spec.nodes < 2 or not silent or master_addr.startswith("127."):
         return []
-    words = f"sent at most {max(silent.values()):.0f} bytes per step"
     gradients = f" for gradients of {2 * known / 1e6:.1f} MB in 16 bits" if known else ""
-    why = "each node may train alone, or over links whose bytes the kernel does not count"
-    return [f"{fold(silent)} {words}{gradients}: {why}"]
+    return [SENT_LITTLE(hosts=fold(silent), most=max(silent.values()), gradients=gradients)]
 
 
 def unsteady_in(runs: Sequence[RunResult]) -> list[Note]:
@@ -231,7 +232,7 @@ def _too_early(run: RunResult) -> list[Note]:
     return [STARTS_TOO_EARLY(steady=begin, first=first, enough=enough)]
 
 
-def conditions_of(runs: Iterable[RunResult]) -> list[str]:
+def conditions_of(runs: Iterable[RunResult]) -> list[Note]:
     """Return a text for each GPU problem that preflight found and that the runs were measured with nevertheless."""
     hosts_by_text: dict[str, set[str]] = {}
     for run in runs:
@@ -239,7 +240,7 @@ def conditions_of(runs: Iterable[RunResult]) -> list[str]:
             for check in _conditions(host, facts):
                 if check.verdict != "ok" and check.name in _QUALIFYING:
                     hosts_by_text.setdefault(check.found, set()).add(host)
-    return [f"before it ran on {fold(sorted(hosts))}: {text}" for text, hosts in hosts_by_text.items()]
+    return [GPU_CONDITION(hosts=fold(sorted(hosts)), found=text) for text, hosts in hosts_by_text.items()]
 
 
 def _conditions(host: str, facts: Any) -> list[Check]:
@@ -297,16 +298,17 @@ def device_names(devices: Any) -> list[str]:
     return names
 
 
-def differing_facts(runs: Sequence[RunResult], baseline: Sequence[RunResult] = ()) -> list[str]:
+def differing_facts(runs: Sequence[RunResult], baseline: Sequence[RunResult] = ()) -> list[Note]:
     """Return a text for each fact that differs between nodes or repeats, hosts folded by value, or from the baseline's."""
     run_facts, base_facts = _facts_by_value(runs), _facts_by_value(baseline)
     texts = []
     for name, values in sorted(run_facts.items()):
         if len(values) > 1:
             by_value = ", ".join(f"{value} on {fold(sorted(hosts))}" for value, hosts in sorted(values.items()))
-            texts.append(f"{name} differs: {by_value}")
+            texts.append(FACT_DIFFERS(fact=name, values=by_value))
         elif name in base_facts and not set(base_facts[name]) >= set(values):
-            texts.append(f"{name} is {', '.join(values)}, the baseline's was {', '.join(sorted(base_facts[name]))}")
+            before = ", ".join(sorted(base_facts[name]))
+            texts.append(BASELINE_FACT(fact=name, values=", ".join(values), baseline=before))
     return texts
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.notes import Note
 from orchestrator.plan import MEASURES, RunSpec
 from orchestrator.plan.measures import LANGUAGE_MODEL
 from orchestrator.plan.transformer import Transformer
+from orchestrator.results.notes import NO_PEAK, PARALLEL_LAYOUT, PEAK
+from orchestrator.results.numbers.notes import ABOVE_PEAK
 from orchestrator.results.numbers.peaks import Device, devices_in
 from orchestrator.results.numbers.physics import ROOM
 from orchestrator.results.values import Value
@@ -52,22 +55,23 @@ def language_values(
     return tuple(values[metric.name] for metric in METRICS if metric.name in values)
 
 
-def peak_note(spec: RunSpec, observed: Mapping[str, Any], values: Sequence[Value] = ()) -> list[str]:
+def peak_note(spec: RunSpec, observed: Mapping[str, Any], values: Sequence[Value] = ()) -> list[Note]:
     """Return a note that there is no MFU because no peak of the device is known, or the peak that the MFU is a share of. If one
     of the ``values``, `mfu_causal`, is more than there can be, that is a note too."""
     device = device_of(observed)
     if device and (peak := device.peak(spec.dtype)):
         least = [value.number for value in values if value.metric == "mfu_causal" and value.number > 100 * ROOM]
-        beyond = [f"impossible: {share:.1f}% of the peak of {device.name} for {spec.dtype}, by mfu_causal" for share in least]
-        return [*beyond, f"MFU and HFU are shares of {peak / 1e12:g} TFLOP/s, the dense peak of {device.name} for {spec.dtype}"]
+        of_device = {"device": device.name, "dtype": spec.dtype}
+        beyond = [ABOVE_PEAK(share=share, **of_device) for share in least]
+        return [*beyond, PEAK(tflops=peak / 1e12, **of_device)]
     name = " and ".join(_names(observed)) or "the device"
-    return [f"no MFU: the dense peak of {name} for {spec.dtype} is not known"]
+    return [NO_PEAK(device=name, dtype=spec.dtype)]
 
 
-def layout_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[str]:
+def layout_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[Note]:
     """Return a note of how data-parallel ranks held the model, if the program chose it (``parallel=auto``)."""
     kind = observed.get("parallel")
-    return [f"parallel=auto ran as {kind}"] if spec.options.get("parallel") == "auto" and kind in ("ddp", "fsdp") else []
+    return [PARALLEL_LAYOUT(layout=kind)] if spec.options.get("parallel") == "auto" and kind in ("ddp", "fsdp") else []
 
 
 def device_of(observed: Mapping[str, Any]) -> Device | None:

@@ -27,6 +27,7 @@ from orchestrator.plan.measures import SAMPLES_PER_S, TOKENS_PER_S
 from orchestrator.plural import plural
 from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock, verify_no_jump
 from orchestrator.results.numbers.cumulative import cumulative_note
+from orchestrator.results.numbers.notes import AGAINST_ITSELF
 from orchestrator.results.numbers.resolution import resolution_of_speed
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.sampled import pauses_once
@@ -50,7 +51,7 @@ class StepReading:
     resolution: float
     window: Sequence[Stretch]
     times: Sequence[float]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     unsteady: tuple[Note, ...]
     steady: SteadyStart | None
     tempo: Tempo | None
@@ -141,8 +142,8 @@ def read_window(
     if sized and (other := disagreement(samples, terms)):
         name, speed = other
         unit = (TOKENS_PER_S if items > 1 else SAMPLES_PER_S).unit
-        speeds = f"{written(speed * items)} {unit} by its {name}, {written(measured.samples_per_s * items)} by the elapsed time"
-        notes.append(f"the log disagrees with itself: {speeds}")
+        by_time = written(measured.samples_per_s * items)
+        notes.append(AGAINST_ITSELF(speed=written(speed * items), unit=unit, name=name, by_time=by_time))
     notes += cumulative_note(samples, terms)
     return StepReading(
         throughput=measured,

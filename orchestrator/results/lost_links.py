@@ -12,9 +12,11 @@ from typing import Any
 from orchestrator.checks.interfaces import route_interfaces
 from orchestrator.errors import OrchError
 from orchestrator.inventory import fold
+from orchestrator.notes import Note
 from orchestrator.plural import times
 from orchestrator.record import RunDir
 from orchestrator.record.node_record import ExitRecord, exit_record
+from orchestrator.results.notes import LOST_LINK
 
 __all__ = ["lost_links", "lost_links_of", "lost_links_words", "reaches_nodes"]
 
@@ -37,7 +39,7 @@ def lost_links_of(run: RunDir, hosts: Iterable[str]) -> dict[str, Mapping[str, i
     return lost_links(records)
 
 
-def lost_links_words(lost: Mapping[str, Mapping[str, int]]) -> list[str]:
+def lost_links_words(lost: Mapping[str, Mapping[str, int]]) -> list[Note]:
     """Return a text for the hosts that lost a link by the same name equally often.
 
     >>> lost_links_words({"node3": {"eth0": 2}, "node4": {"eth0": 1}, "node5": {"eth0": 1}})
@@ -47,7 +49,9 @@ def lost_links_words(lost: Mapping[str, Mapping[str, int]]) -> list[str]:
     for host, counts in lost.items():
         for interface, count in counts.items():
             hosts.setdefault((interface, count), []).append(host)
-    return [f"{interface} of {fold(names)} lost its link {times(count)}" for (interface, count), names in hosts.items()]
+    return [
+        LOST_LINK(interface=interface, hosts=fold(names), times=times(count)) for (interface, count), names in hosts.items()
+    ]
 
 
 def reaches_nodes(interface: str, facts: Mapping[str, Any]) -> bool:

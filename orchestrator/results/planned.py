@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import DataError
+from orchestrator.notes import Note
 from orchestrator.plan import Skipped
 from orchestrator.plan.expectations import Expectation
 from orchestrator.record import BenchDir, holder
 from orchestrator.record.manifest import read_manifest
+from orchestrator.results.notes import IN_PROGRESS, INCOMPLETE
 from orchestrator.results.run import NEVER_RUN, REREAD, RESUME, RETRY, RUNNING, RunResult
 
 __all__ = ["Counts", "Planned", "counted", "planned_runs"]
@@ -47,7 +49,7 @@ class Planned:
 
     results: tuple[RunResult, ...]
     counts: Counts
-    note: str
+    note: Note | None
     label: str = ""
     skipped: tuple[Skipped, ...] = ()
     expect: tuple[Expectation, ...] = ()
@@ -128,12 +130,12 @@ def _running(result: RunResult) -> RunResult:
     return replace(result, state=RUNNING, repeated_by="", qualifications=(), step_times=None, unsteady=(), digests=(), **empty)
 
 
-def _note(bench_id: str, results: Sequence[RunResult], counts: Counts, is_held: bool) -> str:
+def _note(bench_id: str, results: Sequence[RunResult], counts: Counts, is_held: bool) -> Note | None:
     if counts.measured == counts.planned:
-        return ""
+        return None
     words = [f"{counts.measured} of {counts.planned} planned runs measured", *counts.words()]
-    state = "in progress" if is_held else "incomplete"
-    return "; ".join([f"{state}: {', '.join(words)}", *_commands(shlex.quote(bench_id), results, counts, is_held)])
+    commands = _commands(shlex.quote(bench_id), results, counts, is_held)
+    return (IN_PROGRESS if is_held else INCOMPLETE)(counts="; ".join([", ".join(words), *commands]))
 
 
 def _commands(bench: str, results: Sequence[RunResult], counts: Counts, is_held: bool) -> Iterator[str]:

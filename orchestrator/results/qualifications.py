@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.notes import Note, as_note
 from orchestrator.plural import plural
 from orchestrator.results.cells import LENGTH, SHAPE, Cell
 from orchestrator.results.hardware import (
@@ -15,6 +16,16 @@ from orchestrator.results.hardware import (
     loaded_in,
     slowed_in,
     unsteady_in,
+)
+from orchestrator.results.notes import (
+    BASELINE_LENGTH,
+    COARSE,
+    COARSE_AND_EQUAL,
+    FEW_REPEATS,
+    ON_CPUS,
+    SIMULATED,
+    UNEVEN_REPEATS,
+    WIDE_SPREAD,
 )
 from orchestrator.results.numbers.drift import Estimate, typical_value
 from orchestrator.results.numbers.intervals import plain_interval
@@ -27,38 +38,38 @@ from orchestrator.results.telemetry.doubts import doubts_from
 __all__ = ["coarse", "doubts_of", "measured_count", "qualifications_of", "typical_of"]
 
 ENOUGH_REPEATS = 3
-WIDE_SPREAD = 0.05
-COARSE = 0.5
+_WIDE = 0.05
+_COARSE = 0.5
 """Share of an interval's width from which on the resolution of a log is too coarse for it."""
 
 
-def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[str], typical: int) -> tuple[str, ...]:
+def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[Note], typical: int) -> tuple[Note, ...]:
     """Return the notes on the numbers of a cell. ``base`` is its baseline, ``doubts`` what is known of it already, and
     ``typical`` the number of repeats that most cells have."""
-    notes = []
+    notes: list[Note] = []
     if cell.simulated:
-        notes.append("simulated: the program waits instead of computing; not a speed of this hardware")
+        notes.append(SIMULATED())
     if cell.spec.device == "cpu":
-        notes.append("cpu: measured on CPUs")
+        notes.append(ON_CPUS())
     values, n = cell.values if cell.is_positive else [], measured_count(cell)
     if n:
         too_few = n < ENOUGH_REPEATS and not cell.measure.repeats_within
         if too_few:
-            notes.append(f"{plural(n, 'good repeat')}: interval unreliable below n={ENOUGH_REPEATS}")
+            notes.append(FEW_REPEATS(repeats=plural(n, "good repeat"), enough=ENOUGH_REPEATS))
         if n != typical:
-            notes.append(f"{plural(n, 'repeat')} where other cells have {typical}")
+            notes.append(UNEVEN_REPEATS(repeats=plural(n, "repeat"), typical=typical))
     if values and not cell.metric.key_columns:
-        if spread(values) > WIDE_SPREAD:
-            notes.append(f"repeats spread over {spread(values):.1%} of the median")
+        if spread(values) > _WIDE:
+            notes.append(WIDE_SPREAD(more="", spread=f"{spread(values):.1%}"))
         notes += repeats_apart(cell)
-    elif values and spread(values) > WIDE_SPREAD:
-        notes.append(f"repeats spread over more than {WIDE_SPREAD:.0%} of the median")
+    elif values and spread(values) > _WIDE:
+        notes.append(WIDE_SPREAD(more="more than ", spread=f"{_WIDE:.0%}"))
     notes += equal_repeats(cell.good)
     notes += [*on_other_hosts(cell.good), *over_other_interfaces(cell.good)]
     notes += doubts
     notes += doubts_about([figure for run in cell.with_number for figure in run.said if figure.metric == cell.metric.name])
     if base and base.key(*SHAPE) != cell.key(*SHAPE):
-        notes.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
+        notes.append(BASELINE_LENGTH(steps=base.spec.steps, warmup_steps=base.spec.warmup_steps))
     if cell.spec.device == "cuda":
         notes += conditions_of(cell.good)
     notes += [*slowed_in(cell.good), *loaded_in(cell.good), *doubts_from([run.use for run in cell.good])]
@@ -67,7 +78,7 @@ def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[str], typi
     return tuple(dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)]))
 
 
-def coarse(cell: Cell, typical: Estimate | None) -> list[str]:
+def coarse(cell: Cell, typical: Estimate | None) -> list[Note]:
     """Return a note if the digits that a log prints are too few for the interval around the typical value of a cell;
     none on what a program says of itself, which is judged by its digits anyway."""
     resolutions = [finest for run_id in cell.numbers if (finest := cell.resolutions.get(run_id, 0.0))]
@@ -75,21 +86,22 @@ def coarse(cell: Cell, typical: Estimate | None) -> list[str]:
         return []
     step = f"{float(f'{max(resolutions):.2g}'):g} {cell.metric.unit}"
     if len(set(cell.values)) == 1:
-        return [f"all {len(cell.values)} repeats are equal: the log resolves {step}, which hides how far apart they are"]
+        return [COARSE_AND_EQUAL(count=len(cell.values), step=step)]
     interval = typical.interval if typical else None
-    if interval and max(resolutions) > COARSE * (interval.high - interval.low):
-        return [f"the log resolves {step}, more than half of the interval's width: too coarse for so narrow an interval"]
+    if interval and max(resolutions) > _COARSE * (interval.high - interval.low):
+        return [COARSE(step=step)]
     return []
 
 
-def _doubts(cells: Sequence[Cell], of_medians: bool) -> list[tuple[Cell, list[str]]]:
+def _doubts(cells: Sequence[Cell], of_medians: bool) -> list[tuple[Cell, list[Note]]]:
     """Return the doubts about each cell; the cells differ only in size, length and batch size.
 
     They are about the speeds that the table shows, without the drift, or about medians.
     """
     speeds = [None if of_medians else typical_of(cell) for cell in cells]
     measured = [_measured(cell, speed.value if speed else None) for cell, speed in zip(cells, speeds, strict=True)]
-    return [(cell, [finding.text for finding in findings(this, measured)]) for cell, this in zip(cells, measured, strict=True)]
+    found = [findings(this, measured) for this in measured]
+    return [(cell, [as_note(each.text) for each in of_cell]) for cell, of_cell in zip(cells, found, strict=True)]
 
 
 def _measured(cell: Cell, typical: float | None) -> Measured:
@@ -106,7 +118,7 @@ def _measured(cell: Cell, typical: float | None) -> Measured:
     return replace(measured, devices=hardware_texts.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))
 
 
-def doubts_of(cells: Sequence[Cell], *, of_medians: bool) -> dict[int, list[str]]:
+def doubts_of(cells: Sequence[Cell], *, of_medians: bool) -> dict[int, list[Note]]:
     """Return the doubts about speeds of training that follow from each other, by ``id`` of each cell, about medians if the
     table shows those."""
     programs: dict[str, list[Cell]] = {}

@@ -13,10 +13,12 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.logs.parse import Parsed
 from orchestrator.logs.steps import ABSURD
+from orchestrator.notes import Note
 from orchestrator.plan.placement import Slot
 from orchestrator.plan.spec import RunSpec
 from orchestrator.plural import plural
 from orchestrator.record.node_record import short
+from orchestrator.results.notes import RANK_PARTS_UNUSED
 from orchestrator.strictjson import strict_json
 
 __all__ = ["RankParts", "parts_of_ranks"]
@@ -45,7 +47,7 @@ class RankParts:
 
 def parts_of_ranks(
     logs: Mapping[str, Mapping[str, Parsed]], slots: Sequence[Slot], spec: RunSpec
-) -> tuple[tuple[RankParts, ...], list[str]]:
+) -> tuple[tuple[RankParts, ...], list[Note]]:
     """Return the parts of all ranks in order of rank, and a note if they cannot be used; ``logs`` by host and name."""
     try:
         parts = sorted(
@@ -58,7 +60,7 @@ def parts_of_ranks(
             raise _unusable("expected as many blocks of steps from every rank")
     except DataError as error:
         where = f" of {error.host}" if error.host else ""
-        return (), [f"the parts of steps{where} were not used: {error.message}"]
+        return (), [RANK_PARTS_UNUSED(where=where, fault=error.message)]
     return tuple(parts), []
 
 

@@ -15,6 +15,7 @@ from orchestrator.errors import ConfigError, DataError, OrchError, RunError, rec
 from orchestrator.inventory import fold
 from orchestrator.logs import is_named, nccl
 from orchestrator.logs.parse import Parsed
+from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
 from orchestrator.plan.measures import LANGUAGE_MODEL, TOKENS_PER_S
 from orchestrator.plan.placement import Slot
@@ -30,6 +31,16 @@ from orchestrator.results.log_checks import digest, read_window, sizes_of, verif
 from orchestrator.results.lost_links import lost_links, lost_links_of, lost_links_words
 from orchestrator.results.measured import measured_values, metrics_of, readings_of
 from orchestrator.results.node_logs import NodeLogs, read_logs
+from orchestrator.results.notes import (
+    CPU_BINDING,
+    END_NOT_VERIFIED,
+    FOLDER_CAVEAT,
+    LEFTOVER_PROCESSES,
+    LOG_REREAD,
+    NO_SIZES,
+    RANKS_NOT_VERIFIED,
+    SLOW_ANSWERS,
+)
 from orchestrator.results.numbers.clock import Clock, Sizes
 from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.rank_parts import parts_of_ranks
@@ -100,7 +111,9 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     samples = aggregate.samples() if aggregate else next((log.samples for log in sampled if log.samples), ())
     _verify_statements(parsed, spec)
     verify_matched(run, planned, list(records[holders[0].host].files), parsed, places, samples)
-    notes = [text for text in (planned.reread, planned.caveat) if text] + _verify_ranks(planned, parsed)
+    notes = [LOG_REREAD(text=planned.reread)] if planned.reread else []
+    notes += [FOLDER_CAVEAT(text=planned.caveat)] if planned.caveat else []
+    notes += _verify_ranks(planned, parsed)
     notes += unread_results(run, records, grammar, places)
     observed = closing_of(planned, sampled, holders[0].host)
     spec = as_trained(spec, observed)
@@ -113,7 +126,8 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     paths = _transport(run, planned, records)
     transport = {**asdict(paths), "words": list(paths.words(spec.nodes, spec.world_size))}
     bound = bound_ranks(records)
-    notes += [f"ranks are bound to CPUs, {words}" for words in [binding_words(bound)] if words] + shared_cores(bound)
+    notes += [CPU_BINDING(binding=binding_words(bound))] if bound else []
+    notes += shared_cores(bound)
     observed = {**observed, **({"cpu_binding": binding_words(bound)} if bound else {})}
     observed = {**observed, "networks": list(paths.networks), "transport": transport}
     notes += nccl.fallbacks(paths, spec.nodes, spec.world_size, infiniband_gbit(planned.facts))
@@ -160,7 +174,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     known = with_devices(observed, (name for host in planned.hosts for name in devices_of_node(planned.facts.get(host))))
     if planned.measure.name == LANGUAGE_MODEL:
         derived = language_values(spec, planned.transformer, measured.samples_per_s, known, steps.resolution)
-        without = f"no TFLOP/s and no MFU: {spec.framework} does not say the sizes of {spec.model}, models: transformer:"
+        without = NO_SIZES(framework=spec.framework, model=spec.model)
         notes += peak_note(spec, known, derived) if planned.transformer else [without]
         notes += layout_note(spec, observed)
     started = steps.tempo.clock if steps.tempo and grammar.nodes != "every" else None
@@ -218,20 +232,20 @@ def _transport(run: RunDir, planned: Manifest, records: Mapping[str, ExitRecord]
     return nccl.transport(logs)
 
 
-def _leftovers(outcome: RecordedOutcome | None) -> list[str]:
+def _leftovers(outcome: RecordedOutcome | None) -> list[Note]:
     """Return qualifications if the controller found processes of the run after its end, or could not verify its end."""
     clean = outcome.clean if outcome else {}
     left = [host for host, node in clean.items() if node.left]
     doubtful = [host for host, node in clean.items() if node.unverified]
     notes = []
     if left:
-        notes.append(f"processes of the run were left over on {fold(left)} and had to be ended")
+        notes.append(LEFTOVER_PROCESSES(hosts=fold(left)))
     if doubtful:
-        notes.append(f"not verified: whether the run has ended on {fold(doubtful)}")
+        notes.append(END_NOT_VERIFIED(hosts=fold(doubtful)))
     return notes
 
 
-def _stragglers(outcome: RecordedOutcome | None) -> list[str]:
+def _stragglers(outcome: RecordedOutcome | None) -> list[Note]:
     """Return a qualification for each node that answered far more slowly than the others during the run."""
     answers = outcome.answers if outcome else {}
     times = {host: answer.round_trip_s for host, answer in answers.items() if answer.round_trip_s}
@@ -239,7 +253,7 @@ def _stragglers(outcome: RecordedOutcome | None) -> list[str]:
     for host, took in times.items():
         others = [other for name, other in times.items() if name != host]
         if others and took > max(_SLOW_ANSWER_S, _STRAGGLER_TIMES * (usual := median(others))):
-            notes.append(f"{host} answered slowly during the run: in {took * 1e3:.0f} ms, the others in {usual * 1e3:.1f} ms")
+            notes.append(SLOW_ANSWERS(host=host, ms=took * 1e3, usual_ms=usual * 1e3))
     return notes
 
 
@@ -280,7 +294,7 @@ def _check_exit(record: ExitRecord, run: RunDir, node: Slot) -> None:
             raise invalid(f"rank {rank.rank} ended with {how} in a run recorded as finished", node.host, "exit.json")
 
 
-def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[str]:
+def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[Note]:
     """Check that each rank logged its rank line once, on its planned node. Return a qualification without a rank pattern."""
     grammar = planned.grammar
     if not grammar.rank:
@@ -288,7 +302,7 @@ def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]])
         is_verified = grammar.metrics and all(metric.scope != "global" for metric in grammar.metrics)
         if not planned.measure.has_samples and (is_verified or planned.spec.world_size == 1):
             return []
-        return ["rank count not verified (the log has no rank lines: log.rank)"]
+        return [RANKS_NOT_VERIFIED()]
     patterns = grammar.rank_files or grammar.files
     world = planned.spec.world_size
     seen: dict[int, str] = {}

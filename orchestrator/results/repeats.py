@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orchestrator.inventory import fold
+from orchestrator.notes import Note
 from orchestrator.results.cells import Cell
+from orchestrator.results.notes import EQUAL_LOGS, EQUAL_TIMES, OTHER_HOSTS, OTHER_INTERFACES, REPEAT_APART, SLOWER_THAN_WIDER
 from orchestrator.results.numbers.intervals import outliers
 from orchestrator.results.numbers.physics import SLACK
 from orchestrator.results.numbers.rounding import written
@@ -15,17 +17,14 @@ from orchestrator.results.run import RunResult
 __all__ = ["equal_repeats", "on_other_hosts", "over_other_interfaces", "repeats_apart", "slower_than_wider"]
 
 _BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8}
-_DIGESTS = (
-    "the logs of {} are equal byte for byte",
-    "the step times of {} are equal to the microsecond",
-)
+_DIGESTS = (EQUAL_LOGS, EQUAL_TIMES)
 
 
-def equal_repeats(runs: Sequence[RunResult]) -> list[str]:
+def equal_repeats(runs: Sequence[RunResult]) -> list[Note]:
     """Return a text for each group of repeats with the same log, or with the same step times: they are one measurement."""
     texts = []
     seen: set[tuple[int, ...]] = set()
-    for place, words in enumerate(_DIGESTS):
+    for place, kind in enumerate(_DIGESTS):
         groups: dict[str, list[int]] = {}
         for run in runs:
             if len(run.digests) > place and not run.simulated:
@@ -33,11 +32,11 @@ def equal_repeats(runs: Sequence[RunResult]) -> list[str]:
         for repeats in groups.values():
             if len(repeats) > 1 and tuple(repeats) not in seen:
                 seen.add(tuple(repeats))
-                texts.append(f"{words.format('repeats ' + ', '.join(map(str, repeats)))}: one measurement, not {len(repeats)}")
+                texts.append(kind(repeats=", ".join(map(str, repeats)), count=len(repeats)))
     return texts
 
 
-def slower_than_wider(cell: Cell, cells: Sequence[Cell]) -> list[str]:
+def slower_than_wider(cell: Cell, cells: Sequence[Cell]) -> list[Note]:
     """Return a text if a configuration is slower than the same one in a wider dtype, as if the narrow type had not been used.
 
     The fastest repeat counts against the slowest of the wider type. Wait times of a simulated program are no reason for doubt.
@@ -51,32 +50,33 @@ def slower_than_wider(cell: Cell, cells: Sequence[Cell]) -> list[str]:
     fastest = max(rivals, key=lambda other: min(other.values), default=None)
     if cell.simulated or not cell.values or not fastest or min(fastest.values) <= (1 + SLACK) * max(cell.values):
         return []
-    return [f"{cell.spec.dtype} but slower than {fastest.spec.dtype} ({written(fastest.median or 0.0)} {fastest.metric.unit})"]
+    speed = {"speed": written(fastest.median or 0.0), "unit": fastest.metric.unit}
+    return [SLOWER_THAN_WIDER(dtype=cell.spec.dtype, wider=fastest.spec.dtype, **speed)]
 
 
-def repeats_apart(cell: Cell) -> list[str]:
+def repeats_apart(cell: Cell) -> list[Note]:
     """Return a note for each repeat that is an outlier among the others. An outlier still counts."""
     notes = []
     values = cell.values
     above, below = ("slower", "faster") if cell.metric.is_lower_better else ("faster", "slower")
     for place in outliers(values):
         apart = values[place] / median([*values[:place], *values[place + 1 :]]) - 1
-        words = f"{abs(apart):.1%} {above if apart > 0 else below} than the others"
-        notes.append(f"repeat {cell.with_number[place].repeat} is {words}, more than chance explains; it still counts")
+        repeat, direction = cell.with_number[place].repeat, above if apart > 0 else below
+        notes.append(REPEAT_APART(repeat=repeat, apart=abs(apart), direction=direction))
     return notes
 
 
-def on_other_hosts(runs: Sequence[RunResult]) -> list[str]:
+def on_other_hosts(runs: Sequence[RunResult]) -> list[Note]:
     """Return a text if repeats ran on different hosts: then their spread is also that of machines."""
     repeats: dict[tuple[str, ...], list[int]] = {}
     for run in runs:
         if run.facts:
             repeats.setdefault(tuple(sorted(run.facts)), []).append(run.repeat)
     places = [f"{', '.join(map(str, sorted(of_hosts)))} on {fold(hosts)}" for hosts, of_hosts in repeats.items()]
-    return [f"repeats ran on different hosts: {'; '.join(places)}"] if len(places) > 1 else []
+    return [OTHER_HOSTS(places="; ".join(places))] if len(places) > 1 else []
 
 
-def over_other_interfaces(runs: Sequence[RunResult]) -> list[str]:
+def over_other_interfaces(runs: Sequence[RunResult]) -> list[Note]:
     """Return a text for the hosts on which repeats of several nodes were given different interfaces, where the inventory names
     none and preflight finds one: after a spare has come, or before and after a bench was resumed."""
     repeats: dict[str, dict[str, list[int]]] = {}
@@ -90,4 +90,4 @@ def over_other_interfaces(runs: Sequence[RunResult]) -> list[str]:
         if len(by_way) > 1:
             words = "; ".join(f"{', '.join(map(str, sorted(numbers)))} {how}" for how, numbers in by_way.items())
             hosts.setdefault(words, []).append(host)
-    return [f"repeats ran over different interfaces on {fold(sorted(names))}: {words}" for words, names in hosts.items()]
+    return [OTHER_INTERFACES(hosts=fold(sorted(names)), ways=words) for words, names in hosts.items()]

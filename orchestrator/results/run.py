@@ -65,7 +65,7 @@ class RunResult:
     throughput: Throughput | None = None
     resolution: float = 0.0
     error: OrchError | None = None
-    qualifications: tuple[str, ...] = ()
+    qualifications: tuple[Note, ...] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observed: Mapping[str, Any] = field(default_factory=dict)
     step_times: StepTimes | None = None

@@ -24,10 +24,12 @@ from itertools import combinations
 from typing import Any
 
 from orchestrator.logs.metrics import COMBINED, Metric
+from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
 from orchestrator.plan.transformer import Transformer
 from orchestrator.plural import plural
 from orchestrator.results.language_model import device_of
+from orchestrator.results.notes import PROGRAM_FIGURE
 from orchestrator.results.numbers.peaks import DIVISORS, Device
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import WORTH
@@ -116,7 +118,7 @@ class Figure:
     resolution: float = 0.0
     metric: str = ""
     unit: str = ""
-    doubt: str = ""
+    doubt: Note | None = None
 
     @property
     def differs(self) -> bool:
@@ -147,10 +149,10 @@ class Figure:
                 return tuple(sorted(reproduced, key=lambda words: reproduced[words]))
         return ()
 
-    def words(self, setting: Setting) -> str:
-        """Return the doubt about a figure; empty if it does not differ."""
+    def note(self, setting: Setting) -> Note | None:
+        """Return the doubt about a figure; None if it does not differ."""
         if not self.differs:
-            return ""
+            return None
         explanations = self.explanations(setting)
         named = list(explanations[:_NAMED])
         if more := len(explanations) - len(named):
@@ -158,7 +160,7 @@ class Figure:
         why = f"it matches a computation with {', or with '.join(named)}" if named else "no known convention explains it"
         unit = "%" if self.unit == "%" else f" {self.unit}"
         said, computed = (f"{written(figure)}{unit}" for figure in (self.said, self.computed))
-        return f"the program reports {self.says} {said}, but its log gives {computed}: {why}"
+        return PROGRAM_FIGURE(name=self.says, said=said, computed=computed, why=why)
 
     def _is_near(self, figure: float) -> bool:
         return abs(self.said - figure) <= WORTH * figure + self.resolution * max(1.0, figure / self.computed)
@@ -192,7 +194,7 @@ def figures(
             of_lines = math.sqrt(len(rates)) if metric.over in ("mean", "harmonic_mean") else 1.0
             resolution = value.resolution * of_lines + computed * speed.resolution / speed.number
             figure = Figure(metric.says, value.number, computed, resolution, metric.name, metric.unit)
-            compared.append(replace(figure, doubt=figure.words(setting)))
+            compared.append(replace(figure, doubt=figure.note(setting)))
     return tuple(compared)
 
 
@@ -206,7 +208,7 @@ def _of_steps(metric: Metric, rates: Sequence[float]) -> float:
     return COMBINED[metric.over](rates) if metric.over in _OF_STEPS and rates else 0.0
 
 
-def doubts_about(repeats: Sequence[Figure]) -> list[str]:
+def doubts_about(repeats: Sequence[Figure]) -> list[Note]:
     """Return the doubt about a figure of several runs: that of the run in which it differs as much as it typically does, of two
     such runs the one in which it differs more."""
     ordered = sorted(repeats, key=lambda figure: figure.said / figure.computed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from orchestrator.notes import Note
 from orchestrator.results.grids import Content, Repeats
 from orchestrator.results.links import collectives, pair_tables
 from orchestrator.results.values import Key
@@ -22,7 +23,7 @@ def content_of(cell: Cell) -> Content:
     return _CONTENT[cell.measure.name](cell.spec, repeats) if repeats else Content()
 
 
-def doubts_at(cell: Cell) -> list[str]:
+def doubts_at(cell: Cell) -> list[Note]:
     """Return the doubts about the values of a cell that follow from the readings of its good runs."""
     doubts = _DOUBTS.get(cell.measure.name)
     return doubts(_repeats(cell), cell.metric_key) if doubts else []
@@ -34,5 +35,5 @@ def _repeats(cell: Cell) -> Repeats:
 
 _CONTENT: Mapping[str, Callable[[RunSpec, Repeats], Content]] = {"pairs": pair_tables.content}
 """The function that makes the tables, by kind of measurement."""
-_DOUBTS: Mapping[str, Callable[[Repeats, Key], list[str]]] = {"collectives": collectives.doubts}
+_DOUBTS: Mapping[str, Callable[[Repeats, Key], list[Note]]] = {"collectives": collectives.doubts}
 """The function that finds doubts about the values of a key, by kind of measurement."""

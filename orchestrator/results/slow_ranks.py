@@ -12,7 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from orchestrator.notes import Note
 from orchestrator.results.hardware import loaded_in, on_host, slowed_in
+from orchestrator.results.notes import RANKS_NOT_COMPARED, SLOW_NODE, SLOW_RANK, SLOW_RANK_UNSEEN
 from orchestrator.results.numbers.excess import Excess, excesses
 from orchestrator.results.numbers.throughput import WORTH, mean, median
 from orchestrator.results.rank_parts import RankParts
@@ -79,23 +81,22 @@ class SlowRank:
     part: str
     excess: Excess
     cause: str
-    words: str
+    words: Note
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
     """The ranks of a configuration, in order, and each rank or node that the others wait for, those that compute longest
-    first. ``note`` says why ranks are not compared by how long they compute, or what a single repeat could not have shown;
-    empty otherwise."""
+    first. ``note`` says why ranks are not compared by how long they compute, or what a single repeat could not have shown."""
 
     times: tuple[RankTimes, ...] = ()
     slow: tuple[SlowRank, ...] = ()
-    note: str = ""
+    note: Note | None = None
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def words(self) -> tuple[Note, ...]:
         """A sentence for each rank or node that the others wait for, after the note if there is one."""
-        return (*filter(None, (self.note,)), *(slow.words for slow in self.slow))
+        return (*([self.note] if self.note else ()), *(slow.words for slow in self.slow))
 
 
 def compared(runs: Sequence[RunResult]) -> Ranks:
@@ -129,22 +130,19 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
     return Ranks(tuple(times), tuple(named), note or _unseen(slow, named, len(used)))
 
 
-def _unseen(slow: Mapping[_Member, Excess], named: Sequence[SlowRank], runs: int) -> str:
-    """Return which slow ranks a single run would not have shown, empty for more than one or if one was found."""
+def _unseen(slow: Mapping[_Member, Excess], named: Sequence[SlowRank], runs: int) -> Note | None:
+    """Return which slow ranks a single run would not have shown, None for more than one or if one was found."""
     ranks = [excess for member, excess in slow.items() if isinstance(member, int)]
     if runs > 1 or not ranks or any(found.part == "compute" for found in named):
-        return ""
+        return None
     least = max(WORTH, *((excess.high - excess.value) / max(1 + excess.value, _TINY) for excess in ranks))
-    return f"one repeat: a rank that takes less than {least:.1%} longer to compute than the others would not be named"
+    return SLOW_RANK_UNSEEN(least=least)
 
 
-def _incomparable(by_rank: Sequence[Sequence[RankParts]]) -> str:
-    """Return why the ranks cannot be compared by how long they compute, empty if they can."""
+def _incomparable(by_rank: Sequence[Sequence[RankParts]]) -> Note | None:
+    """Return why the ranks cannot be compared by how long they compute, None if they can."""
     share, rank, host = max((_gpu_waits(own) or 0.0, -own[0].rank, own[0].host) for own in by_rank)
-    if share < _WAITING:
-        return ""
-    words = f"the GPU of rank {-rank} on {host} waits for its program (the CPU side) in {share:.0%} of the steps"
-    return f"{words}, so ranks are not compared by compute time"
+    return RANKS_NOT_COMPARED(rank=-rank, host=host, share=share) if share >= _WAITING else None
 
 
 def _gpu_waits(own: Sequence[RankParts]) -> float | None:
@@ -237,26 +235,28 @@ def _computing(
     cause, conditions = _conditions(host, set(hosts.values()), runs)
     waits = ", which wait for it" if is_first else ""
     work = f"; its processor time is {_share(working)} above that of the others" if working else ""
-    words = f"{_who(member, hosts)} takes {_share(excess)} longer to compute than the other ranks{waits}{work}{conditions}"
-    return SlowRank(member if isinstance(member, int) else None, host, "compute", excess, cause, words)
+    does = f"takes {_share(excess)} longer to compute than the other ranks{waits}{work}{conditions}"
+    return _slow(member, hosts, "compute", excess, does, cause)
 
 
 def _more_work(member: _Member, excess: Excess, hosts: Mapping[int, str]) -> SlowRank:
-    words = f"{_who(member, hosts)} takes {_share(excess)} more processor time to compute than the other ranks"
-    return SlowRank(member if isinstance(member, int) else None, _home(member, hosts), "processor", excess, "", words)
+    does = f"takes {_share(excess)} more processor time to compute than the other ranks"
+    return _slow(member, hosts, "processor", excess, does)
 
 
 def _waiting(member: _Member, excess: Excess, hosts: Mapping[int, str]) -> SlowRank:
-    words = f"{_who(member, hosts)} waits for its input {_share(excess)} of a step longer than the other ranks"
-    return SlowRank(member if isinstance(member, int) else None, _home(member, hosts), "input", excess, "", words)
+    return _slow(member, hosts, "input", excess, f"waits for its input {_share(excess)} of a step longer than the other ranks")
 
 
 def _home(member: _Member, hosts: Mapping[int, str]) -> str:
     return hosts[member] if isinstance(member, int) else member
 
 
-def _who(member: _Member, hosts: Mapping[int, str]) -> str:
-    return f"rank {member} on {hosts[member]}" if isinstance(member, int) else f"every rank of {member}"
+def _slow(member: _Member, hosts: Mapping[int, str], part: str, excess: Excess, does: str, cause: str = "") -> SlowRank:
+    if isinstance(member, int):
+        note = SLOW_RANK(rank=member, host=hosts[member], does=does)
+        return SlowRank(member, hosts[member], part, excess, cause, note)
+    return SlowRank(None, member, part, excess, cause, SLOW_NODE(host=member, does=does))
 
 
 def _share(excess: Excess) -> str:

@@ -13,6 +13,7 @@ from math import isclose
 from typing import Any
 
 from orchestrator.errors import DataError
+from orchestrator.notes import Note
 from orchestrator.plan.measures import OWN_METRICS, SPEEDS
 from orchestrator.plan.spec import Skipped, skipped_words
 from orchestrator.results.baselines import baseline_in, families_of, no_baseline
@@ -20,6 +21,14 @@ from orchestrator.results.cells import Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
 from orchestrator.results.expectations import Judgement, judged, notes_on
 from orchestrator.results.hardware import hardware
+from orchestrator.results.notes import (
+    CARRIED_OVER,
+    DRIFT,
+    DRIFT_OF_MEDIANS,
+    DRIFT_OF_METRIC,
+    METRIC_WITHOUT_VALUE,
+    RUN_IN_NO_ROW,
+)
 from orchestrator.results.numbers.drift import Drift, Estimate, carried_over, typical_ratio
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
 from orchestrator.results.planned import Counts, Planned, counted
@@ -48,7 +57,7 @@ class Summary:
 
     rows: tuple[Row, ...]
     baseline: Mapping[str, Row]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     sheets: tuple[Sheet, ...] = ()
     runs: Counts | None = None
     drifts: Mapping[str, float] = field(default_factory=dict)
@@ -81,7 +90,7 @@ class Summary:
         return {name: tuple(r for r in self.rows if r.series == name) for name in dict.fromkeys(r.series for r in self.rows)}
 
 
-def of_bench(planned: Planned, notes: Sequence[str] = ()) -> Summary:
+def of_bench(planned: Planned, notes: Sequence[Note] = ()) -> Summary:
     """Return the scaling table of a bench, with what it lacks; ``notes`` are additional notes on how it went."""
     return lacking(summarize(planned.results, notes, skipped=planned.skipped), planned)
 
@@ -89,7 +98,7 @@ def of_bench(planned: Planned, notes: Sequence[str] = ()) -> Summary:
 def lacking(summary: Summary, planned: Planned) -> Summary:
     """Return the table of a bench with its label, the counts of its planned runs, and first among its notes what is missing and
     what was expected."""
-    missing = ([planned.note] if planned.note else []) + skipped_words(planned.skipped)
+    missing = [*([planned.note] if planned.note else []), *skipped_words(planned.skipped)]
     judgements = judged(planned.expect, summary.rows, planned.results)
     notes = (*missing, *notes_on(judgements), *summary.notes)
     whole = replace(summary, notes=notes, runs=planned.counts, label=planned.label)
@@ -98,7 +107,7 @@ def lacking(summary: Summary, planned: Planned) -> Summary:
 
 def summarize(
     results: Sequence[RunResult],
-    notes: Sequence[str] = (),
+    notes: Sequence[Note] = (),
     *,
     of_medians: bool = False,
     skipped: Sequence[Skipped] = (),
@@ -138,8 +147,8 @@ def summarize(
     without_baseline = [
         cell for cell in cells if cell.metric.speedup and bases[id(cell)] is None and "tune" not in cell.spec.origins.values()
     ]
-    own_notes: list[str] = [no_baseline(series[id(cell)], families[id(cell)], cells, skipped) for cell in without_baseline]
-    own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
+    own_notes = [no_baseline(series[id(cell)], families[id(cell)], cells, skipped) for cell in without_baseline]
+    own_notes += [RUN_IN_NO_ROW(run=run.run_id, cause=_cause(run)) for run in results if run.run_id in unknown]
     own_notes += _drift_notes(cells, drifts, of_medians)
     own_notes += _carried_notes(cells)
     own_notes += _unprinted(results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values})
@@ -172,7 +181,7 @@ def _by_name(drifts: Mapping[_Metric, Drift]) -> dict[str, Drift]:
     }
 
 
-def _drift_notes(cells: Sequence[Cell], drifts: Mapping[_Metric, Drift], of_medians: bool) -> list[str]:
+def _drift_notes(cells: Sequence[Cell], drifts: Mapping[_Metric, Drift], of_medians: bool) -> list[Note]:
     """Return the notes on drifts; what follows from a speed alone has the drift of that speed, which is said once."""
     followers = {metric.name for cell in cells for metric in cell.measure.derived}
     said = {cell.metric.name for cell in cells if cell.metric.says}
@@ -186,7 +195,7 @@ def _drift_notes(cells: Sequence[Cell], drifts: Mapping[_Metric, Drift], of_medi
     ]
 
 
-def _carried_notes(cells: Sequence[Cell]) -> list[str]:
+def _carried_notes(cells: Sequence[Cell]) -> list[Note]:
     """Return a note if runs are off by as much as the runs before them, so that repeats are not independent."""
     of_primary = [cell for cell in cells if cell.primary and not cell.metric.key_columns and cell.is_positive]
     notes = []
@@ -194,8 +203,7 @@ def _carried_notes(cells: Sequence[Cell]) -> list[str]:
         alike = [cell for cell in of_primary if cell.drifts_with == metric]
         carried = carried_over([cell.placed for cell in alike], alike[0].drift)
         if carried:
-            words = f"runs are off by as much as the runs before them (correlation {carried:.1f}): repeats are not independent"
-            notes.append(f"{words}, and intervals too narrow; repeat the bench on another day, or with more repeats")
+            notes.append(CARRIED_OVER(correlation=carried))
     return notes
 
 
@@ -224,7 +232,7 @@ def _row(
     cell: Cell,
     series: str,
     differing: Sequence[str],
-    qualifications: tuple[str, ...],
+    qualifications: tuple[Note, ...],
     typical: Estimate | None,
     faster: Estimate | None,
     base: Cell | None,
@@ -262,7 +270,7 @@ def _row(
     )
 
 
-def _unprinted(results: Sequence[RunResult], measured: Collection[tuple[str, str]]) -> list[str]:
+def _unprinted(results: Sequence[RunResult], measured: Collection[tuple[str, str]]) -> list[Note]:
     """Return a note for each folder of good runs that declares metrics of which no run of it has a value."""
     declared: dict[str, dict[str, None]] = {}
     for run in results:
@@ -270,28 +278,26 @@ def _unprinted(results: Sequence[RunResult], measured: Collection[tuple[str, str
             names = [metric.name for metric in run.metrics if metric.name not in OWN_METRICS]
             declared.setdefault(run.spec.framework, {}).update(dict.fromkeys(names))
     missing = {folder: [name for name in names if (folder, name) not in measured] for folder, names in declared.items()}
-    return [f"no run has a value of {', '.join(names)}, which {folder} declares" for folder, names in missing.items() if names]
+    return [METRIC_WITHOUT_VALUE(metrics=", ".join(names), folder=folder) for folder, names in missing.items() if names]
 
 
-def _drift_note(drift: Drift, of_medians: bool, metric: str) -> list[str]:
+def _drift_note(drift: Drift, of_medians: bool, metric: str) -> list[Note]:
     """Return a note on a drift that was taken out of the values, if it is large enough to be noticed."""
     if not drift.is_certain or abs(drift.total) < WORTH:
         return []
     if metric not in SPEEDS:
-        return [f"{metric} of all configurations changed by {drift.total:+.1%} during the bench; values are of its middle"]
-    words = f"all configurations became {abs(drift.total):.1%} {'faster' if drift.slope > 0 else 'slower'} during the bench"
-    if of_medians:
-        return [f"{words}; speed and its interval are those of its middle, without this drift; medians and speedups contain it"]
-    return [f"{words}; speed, speedup and their intervals are those of its middle, without this drift"]
+        return [DRIFT_OF_METRIC(metric=metric, drift=drift.total)]
+    kind = DRIFT_OF_MEDIANS if of_medians else DRIFT
+    return [kind(drift=abs(drift.total), direction="faster" if drift.slope > 0 else "slower")]
 
 
 def _sheet(cell: Cell, series: str, differing: Sequence[str], typical: int) -> Sheet:
     content = content_of(cell)
-    entry = _entry(cell, series, differing, qualifications_of(cell, None, content.doubts, typical))
+    entry = _entry(cell, series, differing, qualifications_of(cell, None, (), typical))
     return Sheet(**entry, measures=cell.measure.name, grids=content.grids, said=content.said, culprits=content.culprits)
 
 
-def _entry(cell: Cell, series: str, differing: Sequence[str], qualifications: tuple[str, ...]) -> dict[str, Any]:
+def _entry(cell: Cell, series: str, differing: Sequence[str], qualifications: tuple[Note, ...]) -> dict[str, Any]:
     """Return the fields of an `Entry`."""
     names = ("framework", "model", "dtype", "device", "shape", "nodes", "gpus", "world_size")
     counts = counted(cell.runs)

@@ -10,9 +10,11 @@ from orchestrator.errors import DataError
 from orchestrator.inventory import fold
 from orchestrator.logs import LogGrammar, is_named
 from orchestrator.logs.parse import Parsed, parse
+from orchestrator.notes import Note
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import first_bytes
 from orchestrator.record.node_record import ExitRecord
+from orchestrator.results.notes import UNREAD_RESULTS
 
 __all__ = ["unread_results"]
 
@@ -22,7 +24,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 def unread_results(
     run: RunDir, records: Mapping[str, ExitRecord], grammar: LogGrammar, read: Mapping[tuple[str, str], Parsed]
-) -> list[str]:
+) -> list[Note]:
     """Return a note if logs that are not among those ``read``, by host and name, have results of their own; empty otherwise.
 
     Lines that say the same as those that were read are no results of their own: every rank may print those of the run. Logs
@@ -44,5 +46,4 @@ def unread_results(
     if not places:
         return []
     hosts, (host, name) = dict.fromkeys(host for host, _ in places), places[0]
-    example = f"such as {host}/{name}"
-    return [f"logs of {fold(hosts)} have matching lines that were not read, {example}; files: and nodes: say which are read"]
+    return [UNREAD_RESULTS(hosts=fold(hosts), example=f"{host}/{name}")]

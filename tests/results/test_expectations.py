@@ -66,7 +66,7 @@ def test_a_bound_that_applies_to_nothing_says_what_there_is(tmp_path: Path, text
 
 def test_what_nothing_was_measured_of_is_not_met_and_says_so(tmp_path: Path) -> None:
     (unmeasured,) = judged([expectation_of("busbw >= 3")], (), ())
-    assert str(unmeasured) == "expected busbw >= 3: not met, no such metric; the metrics are none"
+    assert unmeasured.note == "expected busbw >= 3: not met, no such metric; the metrics are none"
     (failed,) = judgements(tmp_path, [[]], "time_s <= 3")
     assert (failed.verdict, failed.got) == (NOT_MET, "no number")
 

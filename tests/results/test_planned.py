@@ -69,7 +69,7 @@ def test_a_run_under_way_is_running_and_has_no_error(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=2)
     seen: list[Planned] = []
     rig.when[Started] = lambda: seen.append(planned_runs(rig.bench, read_bench(rig.bench)))
-    assert conducted(rig).note == ""
+    assert conducted(rig).note is None
     assert seen[0].counts == Counts(planned=2, measured=0, failed=0, interrupted=0, running=1, never_run=1)
     assert [(run.state, run.error, run.throughput) for run in seen[0].results] == [
         (RUNNING, None, None), (NEVER_RUN, None, None),

@@ -125,8 +125,8 @@ def test_what_nothing_explains_is_said_so() -> None:
     of = setting()
     figure = Figure("tokens_per_s_per_device", 1.3 * 11_452, 11_452.0, metric="tps", unit="tokens/s")
     expected = "the program reports tokens_per_s_per_device 14887.60 tokens/s, but its log gives 11452.00 tokens/s"
-    assert figure.words(of) == f"{expected}: no known convention explains it"
-    assert Figure("mfu", -100.0, 59.6, unit="%").words(of).endswith("59.60%: no known convention explains it")
+    assert figure.note(of) == f"{expected}: no known convention explains it"
+    assert Figure("mfu", -100.0, 59.6, unit="%").note(of).endswith("59.60%: no known convention explains it")
 
 
 def test_a_difference_within_the_printed_digits_is_none() -> None:

@@ -13,7 +13,7 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.report.cells import details
 from orchestrator.report.formats import json as as_json
 from orchestrator.results.hardware import unsteady_in
-from orchestrator.results.notes import SLOW_START
+from orchestrator.results.numbers.notes import SLOW_START
 from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.numbers.tempo import StepTimes
 from orchestrator.results.read import read_run

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from orchestrator.features.published.case import Case
 from orchestrator.features.published.lines import Line, lines_of, refused
+from orchestrator.features.published.notes import CLOCK_AGAINST_LOG
+from orchestrator.notes import Note
 from orchestrator.results.numbers.throughput import APART
 
 __all__ = ["check_epoch_length", "check_epochs", "check_sizes", "contradiction"]
@@ -63,7 +65,7 @@ def check_epoch_length(iterations: int, case: Case) -> None:
     )
 
 
-def contradiction(samples: int, by_clock_s: float, otherwise_s: float, group: str) -> tuple[str, ...]:
+def contradiction(samples: int, by_clock_s: float, otherwise_s: float, group: str) -> tuple[Note, ...]:
     """Return a warning if the clock of a log and its other times, of a ``group``, differ over the ``samples`` of the window.
 
     Raise DataError (result_invalid) if one is twice the other: a clock was set, or lines of different runs are in the log.
@@ -77,5 +79,5 @@ def contradiction(samples: int, by_clock_s: float, otherwise_s: float, group: st
             f"found {by_clock_s:g} s by the clock, {otherwise_s:g} s by the {name}",
             hint="the clock of the machine was set in the window, or the log holds lines of several runs",
         )
-    speeds = f"{samples / otherwise_s:.2f} samples/s by its {name}, {samples / by_clock_s:.2f} by its clock"
-    return (f"the log disagrees with itself: {speeds}",)
+    speed, by_clock = f"{samples / otherwise_s:.2f}", f"{samples / by_clock_s:.2f}"
+    return (CLOCK_AGAINST_LOG(speed=speed, name=name, by_clock=by_clock),)

@@ -19,10 +19,18 @@ from typing import Any
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.features.published.divided import divided
 from orchestrator.features.published.folders import TABLES, open_published, rule_names
+from orchestrator.features.published.notes import (
+    COPY_LEFT_OUT,
+    MISNAMED,
+    NAMES_OF_FILES,
+    OTHER_RUN_COUNTS,
+    RULE_USED,
+    RUN_ID_TWICE,
+)
 from orchestrator.features.published.rules import Case, Rule, rule_of
 from orchestrator.features.published.tables import BASELINE
 from orchestrator.logs import LogGrammar, is_named
-from orchestrator.notes import as_note
+from orchestrator.notes import Note
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.baselines import as_baseline
 from orchestrator.plan.folders import open_framework
@@ -79,11 +87,11 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None,
         )
     results, copies = _results(logs, framework, rule)
     summary = divided(summarize(results, of_medians=True), _divisors([framework] if rule else []))
-    notes = ["case, batch size and type are taken from the names of folders and files: a log tree has no manifest"]
+    notes = [NAMES_OF_FILES()]
     notes += [_rule_note(framework, rule) if rule else grammar_note(framework), *copies, *_misnamed_note(misnamed)]
     notes += _run_counts(framework, summary) if rule else []
     # The command that measures a baseline applies to orch's own runs only.
-    notes += [as_note(note).plain for note in summary.notes]
+    notes += [note.plain for note in summary.notes]
     return replace(summary, notes=tuple(notes))
 
 
@@ -134,11 +142,11 @@ def _measured(
     result: RunResult, spec: RunSpec, rule: Rule, log: bytes, grammar: LogGrammar | None = None, images: int = 0
 ) -> RunResult:
     """Return a result with the speed that a rule reads; with the grammar of its folder, the log has to pass its checks too."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     try:
         if grammar:
             remarks = checked_by_grammar(log, grammar, spec, (rule.first, rule.last))
-            notes = tuple(f"{result.run_id}: {remark}" for remark in remarks)
+            notes = tuple(remark.about(result.run_id) for remark in remarks)
         speed = rule.speed(log, Case(spec.nodes, spec.gpus, spec.batch_size, images))
     except DataError as error:
         error.run_id = result.run_id
@@ -169,7 +177,7 @@ def _tree(root: Path, images: int) -> tuple[list[_Log], list[str]]:
     return logs, misnamed
 
 
-def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> tuple[list[RunResult], list[str]]:
+def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> tuple[list[RunResult], list[Note]]:
     """Return one result per log, and a note for each log that is a byte-for-byte copy of another: it is not a second run."""
     uses = Counter((log.folder, log.model, log.dtype, log.case, log.run_id) for log in logs)
     first: dict[str, str] = {}
@@ -185,11 +193,10 @@ def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> t
             continue
         original = first.setdefault(hashlib.sha256(data).hexdigest(), log.name)
         if original != log.name:
-            notes.append(f"{log.name} has the same bytes as {original} and is left out")
+            notes.append(COPY_LEFT_OUT(name=log.name, original=original))
             continue
         if uses[log.folder, log.model, log.dtype, log.case, log.run_id] > 1:
-            again = f"{log.name}: run id {log.run_id} occurs more than once, with different content"
-            result = replace(result, qualifications=(again,))
+            result = replace(result, qualifications=(RUN_ID_TWICE(name=log.name, run=log.run_id),))
         results.append(
             _measured(result, spec, rule, data, framework.log, log.case.images)
             if rule
@@ -248,22 +255,26 @@ def _divisors(opened: Iterable[Framework]) -> dict[str, str]:
     return {framework.name: framework.published["divisor"] for framework in opened}
 
 
-def _rule_note(framework: Framework, rule: Rule) -> str:
+def _rule_note(framework: Framework, rule: Rule) -> Note:
     published, divisor = framework.published, framework.published["divisor"].replace("/", " over ")
-    return (
-        f"rule {rule.name}: {rule.title}; the {published['statistic']} of {plural(published['runs'], 'run')} was published; "
-        f"speedup is {divisor} of {BASELINE}"
+    return RULE_USED(
+        name=rule.name,
+        title=rule.title,
+        statistic=published["statistic"],
+        runs=plural(published["runs"], "run"),
+        divisor=divisor,
+        baseline=BASELINE,
     )
 
 
-def _misnamed_note(names: Sequence[str]) -> list[str]:
+def _misnamed_note(names: Sequence[str]) -> list[Note]:
     if not names:
         return []
     rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return [f"not read, because not named <case>/<model>_b<batch size>_<dtype>_<id>.log: {', '.join(names[:_NAMED])}{rest}"]
+    return [MISNAMED(names=", ".join(names[:_NAMED]) + rest)]
 
 
-def _run_counts(framework: Framework, summary: Summary) -> list[str]:
+def _run_counts(framework: Framework, summary: Summary) -> list[Note]:
     published_runs = framework.published["runs"]
     odd = [f"{row.shape} has {row.n}" for row in summary.rows if row.n != published_runs]
-    return [f"the published procedure has {plural(published_runs, 'run')} of each case; {', '.join(odd)}"] if odd else []
+    return [OTHER_RUN_COUNTS(runs=plural(published_runs, "run"), counts=", ".join(odd))] if odd else []

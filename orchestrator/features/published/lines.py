@@ -17,7 +17,9 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from orchestrator.errors import DataError
+from orchestrator.features.published.notes import GOES_BACK
 from orchestrator.logs.text import clock
+from orchestrator.notes import Note
 
 __all__ = ["Line", "Moment", "last_attempt", "lines_of", "refused", "steps_said", "with_steps"]
 
@@ -128,7 +130,7 @@ def with_steps(lines: Sequence[Line]) -> list[tuple[int, Line]]:
     return items
 
 
-def last_attempt(items: Sequence[tuple[int, _Item]], slack: int, last: int) -> tuple[list[tuple[int, _Item]], tuple[str, ...]]:
+def last_attempt(items: Sequence[tuple[int, _Item]], slack: int, last: int) -> tuple[list[tuple[int, _Item]], tuple[Note, ...]]:
     """Split where the step decreases by more than ``slack``; return the last part that reaches ``last``, else the longest."""
     attempts: list[list[tuple[int, _Item]]] = [[]]
     highest = -1
@@ -141,8 +143,7 @@ def last_attempt(items: Sequence[tuple[int, _Item]], slack: int, last: int) -> t
     whole = [attempt for attempt in attempts if any(step >= last for step, _ in attempt)]
     chosen = whole[-1] if whole else max(attempts, key=len)
     again = len(attempts) - 1
-    warning = f"the step goes back in the log, {again} times: the last complete run counts"
-    return chosen, (warning,) if again else ()
+    return chosen, (GOES_BACK(count=again),) if again else ()
 
 
 def steps_said(steps: Sequence[int]) -> str:

@@ -24,9 +24,11 @@ from orchestrator.errors import ConfigError
 from orchestrator.features.published.agreement import check_epochs, check_sizes, contradiction
 from orchestrator.features.published.case import Case
 from orchestrator.features.published.lines import Line, Moment, lines_of, refused
+from orchestrator.features.published.notes import OTHER_TIME_USED
 from orchestrator.features.published.tables import STATISTICS
 from orchestrator.features.published.windows import Window, between, lines_in_order, steps_of, total_of
 from orchestrator.inventory import nearest
+from orchestrator.notes import Note
 from orchestrator.plan import Framework
 from orchestrator.plan.published_schema import CLOCKS, RATES, RuleEntry
 from orchestrator.results import mean
@@ -42,7 +44,7 @@ class RunSpeed:
     """Speed of one run, rounded as its publisher did, and warnings about the log."""
 
     samples_per_s: float
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class Rule:
             return RunSpeed(self._rounded(total * self._factor(case)), warnings)
         if self.window.take_lines is not None:
             return RunSpeed(self._rounded(self._in_order(lines, case)))
-        notes: tuple[str, ...] = ()
+        notes: tuple[Note, ...] = ()
         for number, name in enumerate(self.by, start=1):
             try:
                 speed, warnings = self._by_clock(name, lines, case) if name in CLOCKS else self._by_rates(name, lines, case)
@@ -141,7 +143,7 @@ class Rule:
             except _Without as error:
                 if number == len(self.by):
                     raise refused(f"expected {name} in the lines that count", str(error)) from None
-                notes += (f"the lines have no {name}: {self.by[number]} is used instead",)
+                notes += (OTHER_TIME_USED(name=name, other=self.by[number]),)
         raise AssertionError("a rule has a group that gives its time")
 
     def _printers(self, case: Case) -> int | None:
@@ -159,7 +161,7 @@ class Rule:
         taken = lines_in_order(counted, self.window, self.steps_called, self._printers(case) or 1)
         return self._of_rates(name, [value for line in taken if (value := line.optional(name)) is not None], case)
 
-    def _by_rates(self, name: str, lines: Sequence[Line], case: Case) -> tuple[float, tuple[str, ...]]:
+    def _by_rates(self, name: str, lines: Sequence[Line], case: Case) -> tuple[float, tuple[Note, ...]]:
         """Return the speed by what each line of the window says of its own speed, and warnings."""
         need = self.window.needed(only_ends=False)
         by_step, warnings = steps_of(lines, name, self.window, need, self.steps_called, self._printers(case))
@@ -170,7 +172,7 @@ class Rule:
         ]
         return self._of_rates(name, values, case), warnings
 
-    def _by_clock(self, name: str, lines: Sequence[Line], case: Case) -> tuple[float, tuple[str, ...]]:
+    def _by_clock(self, name: str, lines: Sequence[Line], case: Case) -> tuple[float, tuple[Note, ...]]:
         """Return the speed by the growth of a clock over the window, and warnings. Raise _Without if lines do not have it."""
         window, steps = self.window, self.window.length
         least = window.ends if self.gaps == "noted" else None

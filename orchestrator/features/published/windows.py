@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.features.published.lines import Line, Moment, last_attempt, refused, steps_said, with_steps
+from orchestrator.features.published.notes import LINES_MISSING, TOTALS_OF_RANKS, UNNAMED_PROCESSES
+from orchestrator.notes import Note
 from orchestrator.results import mean
 
 __all__ = ["Window", "between", "lines_in_order", "steps_of", "total_of"]
@@ -77,7 +79,7 @@ def steps_of(
     called: str,
     printers: int | None,
     least: Sequence[int] | None = None,
-) -> tuple[dict[int, tuple[Line, ...]], tuple[str, ...]]:
+) -> tuple[dict[int, tuple[Line, ...]], tuple[Note, ...]]:
     """Return the lines of the last complete attempt by step: those of ``printers`` processes, or if None, the first of each.
 
     Only the first epoch in the log counts, and only lines with ``group``, unless that is empty. ``called`` is the program's
@@ -96,7 +98,7 @@ def steps_of(
         by_step.setdefault(step, []).append(line)
     missing = [step for step in need if step not in by_step]
     if missing and not set(least or missing) & set(missing):
-        warnings += (f"{len(missing)} of {len(need)} lines are missing, the first of {missing[0]}",)
+        warnings += (LINES_MISSING(missing=len(missing), needed=len(need), first=missing[0]),)
     elif missing:
         got = f"found {len(need) - len(missing)} of {len(need)}, without {missing[0]}; {steps_said(list(by_step))}"
         raise refused(f"expected lines of {called} {_said(need)}", got)
@@ -114,7 +116,7 @@ def steps_of(
             f"expected {called} {_said(need)} once, or from each of {printers} processes", f"found {numbers} lines of one"
         )
     if counts != {1}:
-        warnings += (f"{printers} unnamed processes write to one log: the mean of their lines is taken",)
+        warnings += (UNNAMED_PROCESSES(count=printers),)
     return {step: tuple(of_step) for step, of_step in by_step.items()}, warnings
 
 
@@ -137,7 +139,7 @@ def lines_in_order(lines: Sequence[Line], window: Window, called: str, printers:
     return kept[start:end]
 
 
-def total_of(lines: Sequence[Line], printers: int) -> tuple[float, tuple[str, ...]]:
+def total_of(lines: Sequence[Line], printers: int) -> tuple[float, tuple[Note, ...]]:
     """Return the rate of the whole run. If each rank prints that of all ranks, one of them is taken.
 
     Ranks finish together: a total followed by steps is that of an earlier run in the same log, and is refused.
@@ -150,8 +152,7 @@ def total_of(lines: Sequence[Line], printers: int) -> tuple[float, tuple[str, ..
         raise refused("expected the totals of one run at its end", "found steps after the first total: several runs")
     if len(totals) > printers or max(totals) > min(totals) * _SAME_TOTAL:
         raise refused(f"expected the same total from at most {printers} ranks", f"found {len(totals)} totals: several runs?")
-    warning = f"{len(totals)} ranks print the total; one is taken, not the sum"
-    return totals[0], (warning,) if len(totals) > 1 else ()
+    return totals[0], (TOTALS_OF_RANKS(count=len(totals)),) if len(totals) > 1 else ()
 
 
 def between(starts: Sequence[float | Moment], ends: Sequence[float | Moment]) -> float:

@@ -14,8 +14,10 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.logs.metrics import Metric
+from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
 from orchestrator.results.grids import Repeats
+from orchestrator.results.notes import FEW_CALLS, RANK_FAR_ABOVE
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.values import Key, Value
 
@@ -207,15 +209,15 @@ def values(spec: RunSpec, measured: Sequence[CollectivePoint]) -> tuple[Value, .
     )
 
 
-def doubts(repeats: Repeats, key: Key) -> list[str]:
+def doubts(repeats: Repeats, key: Key) -> list[Note]:
     """Return the notes on the values of one size and form over repeats: a rank much slower than the mean, few timed calls."""
     readings = [point for _, points in repeats for point in points if (point.size_bytes, _WORDS[point.in_place]) == key]
     most = max((point.iterations for _, points in repeats for point in points), default=0)
     notes = []
     if readings and median([point.max_time_s / point.time_s for point in readings]) > _SLOWEST:
-        notes.append(f"one rank took more than {_SLOWEST - 1:.0%} longer than the mean of all")
+        notes.append(RANK_FAR_ABOVE(longer=_SLOWEST - 1))
     if readings and min(point.iterations for point in readings) < min(_FEW, most):
-        notes.append(f"fewer than {_FEW} calls were timed in some runs, because they take long")
+        notes.append(FEW_CALLS(calls=_FEW))
     return notes
 
 

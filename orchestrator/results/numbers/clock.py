@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 from orchestrator.errors import DataError
 from orchestrator.logs import UNITS, StepSample
+from orchestrator.notes import Note
+from orchestrator.results.numbers.notes import AGAINST_CLOCK
 from orchestrator.results.numbers.throughput import Stretch, Throughput, median
 
 __all__ = ["Clock", "Sizes", "verify_clock", "verify_no_jump"]
@@ -53,7 +55,7 @@ class Sizes(NamedTuple):
 
 def verify_clock(
     samples: Sequence[StepSample], measured: Throughput, intervals: Sequence[Stretch], clock: Clock, sizes: Sizes
-) -> list[str]:
+) -> list[Note]:
     """Return a note if the times of the window differ from the clock by a tenth or more, beyond what the clock can tell.
 
     ``measured`` and ``intervals`` are the results of `throughput` and `window_of` for the samples.
@@ -98,7 +100,7 @@ def _arrived(
     intervals: Sequence[Stretch],
     arrivals: Sequence[tuple[float, int]],
     sizes: Sizes,
-) -> list[str]:
+) -> list[Note]:
     inside = [(seconds, step) for seconds, step in arrivals if measured.first_step - 1 <= step <= measured.last_step]
     if len(inside) < 2:
         return []
@@ -115,7 +117,7 @@ def _arrived(
     words = f"{logged:.1f} s for steps {first + 1}…{last}, whose lines arrived within {seconds:.1f} s"
     factor = logged / seconds
     if 1 / _CONTRADICTION < factor < _CONTRADICTION:
-        return [f"the log disagrees with the clock: {words}"]
+        return [AGAINST_CLOCK(times=words)]
     near, hint = min(_mistakes(window, sizes), key=lambda mistake: abs(math.log(mistake[0] / factor)))
     raise _refusal(words, hint if 1 / _LIKE < near / factor < _LIKE else "")
 

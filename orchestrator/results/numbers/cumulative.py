@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.logs import StepSample
+from orchestrator.notes import Note
+from orchestrator.results.numbers.notes import RATES_SINCE_START
 from orchestrator.results.numbers.throughput import WORTH, Terms, median
 
 __all__ = ["cumulative_note"]
@@ -20,7 +22,7 @@ _ALIKE = 0.25
 """Steps that differ by less than this share of the drift of the rates are alike."""
 
 
-def cumulative_note(samples: Sequence[StepSample], terms: Terms) -> list[str]:
+def cumulative_note(samples: Sequence[StepSample], terms: Terms) -> list[Note]:
     """Return a note if the rates of a window drift as means since the start drift while all steps take equally long. Other
     times in a log contradict such rates anyway; without rates, or with fewer than 20 lines, there is no note."""
     lines = [sample for sample in samples if terms.warmup_steps <= sample.step <= terms.steps and sample.step > 0]
@@ -46,5 +48,4 @@ def cumulative_note(samples: Sequence[StepSample], terms: Terms) -> list[str]:
         return []
     of_window = (totals[-1] - totals[0]) / (counts[-1] - counts[0])
     faster = median(times) / of_window - 1
-    words = "the rates look like means since the start: if they are, write cumulative: true under log:"
-    return [f"{words}; the steps of the window are then {abs(faster):.1%} {'faster' if faster > 0 else 'slower'}"]
+    return [RATES_SINCE_START(apart=abs(faster), faster="faster" if faster > 0 else "slower")]

@@ -15,6 +15,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.results.numbers.intervals import change_interval
+from orchestrator.results.numbers.notes import (
+    ABOVE_BOUND,
+    LARGER_BATCH_SLOWER,
+    LOSS_AT_TWO_NODES,
+    MORE_RANKS_SLOWER,
+    SUPERLINEAR,
+)
 from orchestrator.results.numbers.peaks import MODELS, Device, Model, devices_in
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import median
@@ -104,8 +111,7 @@ def _superlinear(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
     worst = max(odd)
     peer = odd[worst]
     faster, times = cell.speed / peer.speed, cell.ranks / peer.ranks
-    words = f"{faster:.2f} times as fast as {peer.shape} on {times:g} times its ranks; doubt {peer.shape} first"
-    return Finding("superlinear", worst, f"superlinear: {words}")
+    return Finding("superlinear", worst, SUPERLINEAR(faster=faster, shape=peer.shape, times=times))
 
 
 def _room_for_chance(cell: Measured, peer: Measured) -> float:
@@ -121,7 +127,7 @@ def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
     fastest = max(smaller, key=lambda peer: peer.speed, default=cell)
     if fastest.speed <= cell.speed:
         return None
-    text = f"more ranks but slower than {fastest.shape} ({written(fastest.speed)} {fastest.unit})"
+    text = MORE_RANKS_SLOWER(shape=fastest.shape, speed=written(fastest.speed), unit=fastest.unit)
     return Finding("slower", fastest.speed / cell.speed, text)
 
 
@@ -133,7 +139,7 @@ def _batch(cell: Measured, others: Sequence[Measured]) -> Finding | None:
     beyond = min(fastest.speeds) / max(cell.speeds)
     if beyond <= 1 + SLACK:
         return None
-    text = f"a larger batch but slower than b{fastest.batch_size} ({written(fastest.speed)} {fastest.unit})"
+    text = LARGER_BATCH_SLOWER(batch_size=fastest.batch_size, speed=written(fastest.speed), unit=fastest.unit)
     return Finding("batch", beyond, text)
 
 
@@ -160,9 +166,8 @@ def _first_hop(cell: Measured, same_batch: Sequence[Measured]) -> Finding | None
     peer = expected[worst]
     lost_ms, peer_lost_ms = ((member.step_s(member.speed) - single.step_s(single.speed)) * 1e3 for member in (cell, peer))
     least = lost_ms * 2 * (peer.nodes - 1) / peer.nodes
-    words = f"loses {lost_ms:.0f} ms per step against {single.shape}, and {peer.shape} only {peer_lost_ms:.0f}"
-    reason = "a cost per step that does not grow with nodes, or one of the three numbers is wrong"
-    return Finding("first hop", worst, f"{words} where a lack of bandwidth would cost {least:.0f}: {reason}")
+    sizes = {"single": single.shape, "shape": peer.shape}
+    return Finding("first hop", worst, LOSS_AT_TWO_NODES(lost_ms=lost_ms, only_ms=peer_lost_ms, least_ms=least, **sizes))
 
 
 def _impossible(cell: Measured) -> Iterator[Finding]:
@@ -173,8 +178,7 @@ def _impossible(cell: Measured) -> Iterator[Finding]:
         lowest[kind] = min(lowest.get(kind, (bound, limit)), (bound, limit))
     for kind, (bound, limit) in lowest.items():
         if max(cell.speeds) > bound:
-            text = f"impossible: {limit} allows at most {bound:.0f} samples/s"
-            yield Finding(kind, max(cell.speeds) / bound, text)
+            yield Finding(kind, max(cell.speeds) / bound, ABOVE_BOUND(limit=limit, bound=bound))
 
 
 def _bounds(cell: Measured, model: Model) -> Iterator[tuple[str, float, str]]:

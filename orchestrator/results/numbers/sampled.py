@@ -17,13 +17,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.logs import StepSample
+from orchestrator.notes import Note
+from orchestrator.results.numbers.notes import SLOW_PRINTED_STEPS
 from orchestrator.results.numbers.steadiness import slow_steps
 from orchestrator.results.numbers.throughput import Terms, median
 
 __all__ = ["pauses_once"]
 
 
-def pauses_once(samples: Sequence[StepSample], terms: Terms) -> tuple[Sequence[StepSample], list[str]]:
+def pauses_once(samples: Sequence[StepSample], terms: Terms) -> tuple[Sequence[StepSample], list[Note]]:
     """Return the samples of a window of which only some steps are printed, in which what a slow step takes longer than usual
     counts once, and a note if there is any."""
     lines = [sample for sample in samples if terms.warmup_steps < sample.step <= terms.steps]
@@ -38,6 +40,6 @@ def pauses_once(samples: Sequence[StepSample], terms: Terms) -> tuple[Sequence[S
     once = {lines[place].step: usual + (times[place] - usual) / stride for place in slow}
     corrected = [replace(sample, step_time_s=once[sample.step]) if sample.step in once else sample for sample in samples]
     longer = median([times[place] for place in slow]) / usual
-    words = "it counts for itself" if len(slow) == 1 else "they count for themselves"
-    note = f"{len(slow)} of {len(lines)} printed steps took {longer:.3g} times as long as the median: {words}"
-    return corrected, [f"{note}, not for the {stride} steps of {'its' if len(slow) == 1 else 'their'} line"]
+    they, their = ("it counts for itself", "its") if len(slow) == 1 else ("they count for themselves", "their")
+    counts = {"count": len(slow), "lines": len(lines), "stride": stride}
+    return corrected, [SLOW_PRINTED_STEPS(longer=longer, they=they, their=their, **counts)]

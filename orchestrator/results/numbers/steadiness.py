@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from orchestrator.notes import Note
-from orchestrator.results.notes import SLOW_START, SLOW_STEPS, SLOW_STRETCH, SLOWING_DOWN, SPEEDING_UP
+from orchestrator.results.numbers.notes import SLOW_START, SLOW_STEPS, SLOW_STRETCH, SLOWING_DOWN, SPEEDING_UP
 from orchestrator.results.numbers.throughput import WORTH, Stretch, mean, median
 
 __all__ = [

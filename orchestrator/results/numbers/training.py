@@ -13,6 +13,8 @@ from itertools import groupby
 
 from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
+from orchestrator.notes import Note
+from orchestrator.results.numbers.notes import GRADIENTS_NOT_FINITE, LOSS_CONSTANT, LOSS_NOT_FINITE, STEPS_SKIPPED
 from orchestrator.results.numbers.throughput import Terms
 
 __all__ = ["verify_training"]
@@ -24,7 +26,7 @@ _LEAST_LINES = 4
 """Fewer lines with the same loss may agree because the program rounds it."""
 
 
-def verify_training(samples: Sequence[StepSample], terms: Terms) -> list[str]:
+def verify_training(samples: Sequence[StepSample], terms: Terms) -> list[Note]:
     """Return a note for each sign in the lines of the window that the steps did not train. A log without losses has none.
 
     Raises DataError (result_invalid) if it is certain: the loss is not finite in the last step, which no later step repairs, or
@@ -52,7 +54,7 @@ def _verify_printed(lines: Sequence[StepSample]) -> None:
         )
 
 
-def _norms(window: Sequence[StepSample]) -> list[str]:
+def _norms(window: Sequence[StepSample]) -> list[Note]:
     lines = [sample for sample in window if sample.grad_norm is not None]
     spoilt = [sample.step for sample in lines if sample.grad_norm is not None and not math.isfinite(sample.grad_norm)]
     if not spoilt:
@@ -67,10 +69,10 @@ def _norms(window: Sequence[StepSample]) -> list[str]:
             kind="result_invalid",
             hint=_HINT,
         )
-    return [f"the norm of the gradients is not finite in {len(spoilt)} of {len(lines)} lines of the window"]
+    return [GRADIENTS_NOT_FINITE(spoilt=len(spoilt), lines=len(lines))]
 
 
-def _losses(window: Sequence[StepSample]) -> list[str]:
+def _losses(window: Sequence[StepSample]) -> list[Note]:
     lines = [(sample.step, sample.loss) for sample in window if sample.loss is not None]
     finite = [step for step, loss in lines if math.isfinite(loss)]
     if lines and not math.isfinite(lines[-1][1]):
@@ -82,13 +84,13 @@ def _losses(window: Sequence[StepSample]) -> list[str]:
             hint=_HINT,
         )
     if len(finite) < len(lines):
-        return [f"the loss is not finite in {len(lines) - len(finite)} of {len(lines)} lines of the window"]
+        return [LOSS_NOT_FINITE(spoilt=len(lines) - len(finite), lines=len(lines))]
     if len(lines) >= _LEAST_LINES and len({loss for _, loss in lines}) == 1:
-        return [f"the loss is {lines[0][1]:g} in all {len(lines)} lines of the window: the program may not train"]
+        return [LOSS_CONSTANT(loss=lines[0][1], lines=len(lines))]
     return []
 
 
-def _skipped(window: Sequence[StepSample], steps: int) -> list[str]:
+def _skipped(window: Sequence[StepSample], steps: int) -> list[Note]:
     skipped = math.fsum(sample.skipped for sample in window if sample.skipped)
     if skipped >= steps:
         raise DataError(
@@ -96,7 +98,4 @@ def _skipped(window: Sequence[StepSample], steps: int) -> list[str]:
             kind="result_invalid",
             hint="take a larger batch size, lower the initial loss scale, or let more --warmup-steps find the right one",
         )
-    if not skipped:
-        return []
-    words = f"the optimizer skipped {skipped:g} of {steps} steps of the window after an overflow"
-    return [f"{words}; a larger batch size, a lower loss scale or more --warmup-steps may help"]
+    return [STEPS_SKIPPED(skipped=skipped, steps=steps)] if skipped else []

@@ -10,7 +10,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.inventory import fold
+from orchestrator.notes import Note
 from orchestrator.results.numbers.throughput import median
+from orchestrator.results.telemetry.notes import (
+    CPU_LIMIT,
+    GPU_ERRORS,
+    GPU_MEMORY,
+    GPU_USED_BY_OTHERS,
+    LESS_POWER,
+    LINK_ERRORS,
+    STOLEN_PROCESSORS,
+    XID,
+)
 from orchestrator.results.telemetry.use import NodeUse, RunUse
 
 __all__ = ["busiest", "doubts_by_host", "doubts_from", "drawing_less", "lowered_by_host"]
@@ -56,56 +67,58 @@ def busiest(uses: Iterable[RunUse | None], hosts: Collection[str]) -> str:
     return f", most of it by {_named(worst.name, worst.user)}"
 
 
-def doubts_from(uses: Sequence[RunUse | None]) -> list[str]:
+def doubts_from(uses: Sequence[RunUse | None]) -> list[Note]:
     """Return the doubts about the runs of a configuration; each says in how many of them, if not in all."""
-    return [doubt.words(len(uses)) for doubt in _doubts(uses)]
+    return [doubt.note(len(uses)) for doubt in _doubts(uses)]
 
 
-def doubts_by_host(uses: Sequence[RunUse | None]) -> dict[str, list[str]]:
+def doubts_by_host(uses: Sequence[RunUse | None]) -> dict[str, list[Note]]:
     """Return the same doubts by the nodes that they are about."""
-    by_host: dict[str, list[str]] = {}
+    by_host: dict[str, list[Note]] = {}
     for doubt in _doubts(uses):
         for host in sorted(doubt.hosts):
-            by_host.setdefault(host, []).append(doubt.words(len(uses)))
+            by_host.setdefault(host, []).append(doubt.note(len(uses)))
     return by_host
 
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """A doubt about nodes, and in how many runs."""
+    """A doubt about nodes, and in how many runs. ``names_hosts``: its words have them already."""
 
-    text: str
+    text: Note
     hosts: frozenset[str]
     count: int
+    names_hosts: bool = False
 
-    def words(self, runs: int) -> str:
-        return f"{self.text}{_counted(self.count, runs)}"
+    def note(self, runs: int) -> Note:
+        where = "" if self.names_hosts else f" on {fold(sorted(self.hosts))}"
+        return self.text.but(on=f"{where}, in {self.count} of {runs} runs" if runs > 1 else where)
 
 
 def _doubts(uses: Sequence[RunUse | None]) -> list[_Doubt]:
     sampled = [use for use in uses if use]
-    by_text: dict[str, tuple[set[str], int]] = {}
+    by_text: dict[Note, tuple[set[str], int]] = {}
     for use in sampled:
-        of_run: dict[str, set[str]] = {}
+        of_run: dict[Note, set[str]] = {}
         for node in use.nodes:
             for text in (*_strangers(node), *_more_memory(node), *_failures(node)):
                 of_run.setdefault(text, set()).add(node.host)
         for text, hosts in of_run.items():
             before, count = by_text.get(text, (set(), 0))
             by_text[text] = before | hosts, count + 1
-    doubts = [_Doubt(f"{text} on {fold(sorted(hosts))}", frozenset(hosts), count) for text, (hosts, count) in by_text.items()]
+    doubts = [_Doubt(text, frozenset(hosts), count) for text, (hosts, count) in by_text.items()]
     return [*doubts, *_taken(sampled), *_less_power(sampled)]
 
 
 def _taken(uses: Sequence[RunUse]) -> list[_Doubt]:
     """Return a doubt about the nodes that had less of their processors than they have, with how much in the worst run."""
     doubts = []
-    for share_of, words in _TAKEN.items():
+    for share_of, kind in _TAKEN.items():
         cases = [(place, node.host, share_of(node)) for place, use in enumerate(uses) for node in use.nodes]
         taken = [(place, host, share) for place, host, share in cases if share >= _WORTH]
         if taken:
             hosts = {host for _, host, _ in taken}
-            text = f"{words.format(max(share for *_, share in taken))} on {fold(sorted(hosts))}"
+            text = kind(share=max(share for *_, share in taken), on="")
             doubts.append(_Doubt(text, frozenset(hosts), len({place for place, *_ in taken})))
     return doubts
 
@@ -119,8 +132,8 @@ def _stolen(node: NodeUse) -> float:
 
 
 _TAKEN = {
-    _held: "a CPU limit (cpu.max) throttled its processes in {:.0%} of all periods",
-    _stolen: "a hypervisor gave {:.0%} of the processors to other machines",
+    _held: CPU_LIMIT,
+    _stolen: STOLEN_PROCESSORS,
 }
 _WORTH = 0.05
 """Share of periods, or of processors."""
@@ -133,14 +146,14 @@ _MEMORY = 0.25 * _GIB
 """More than ranks of one program differ by, and less than another program's context and its data."""
 
 
-def _strangers(node: NodeUse) -> list[str]:
+def _strangers(node: NodeUse) -> list[Note]:
     """Return a text for each kind of process on a GPU of the run that is not of the run."""
     events = [event for event in node.events if event.kind == "process"]
     names = dict.fromkeys(_named(event.name, event.user) for event in events)
-    return [f"another process used a GPU of the run: {name}" for name in list(names)[:_SHOWN]]
+    return [GPU_USED_BY_OTHERS(name=name, on="") for name in list(names)[:_SHOWN]]
 
 
-def _more_memory(node: NodeUse) -> list[str]:
+def _more_memory(node: NodeUse) -> list[Note]:
     """Return a text for each GPU of the run that has far more memory in use than all the others of its node, which agree.
 
     The processes of another container are not seen, their memory is.
@@ -153,20 +166,18 @@ def _more_memory(node: NodeUse) -> list[str]:
         others = [other for at, other in used.items() if at != place]
         more = own - max(others)
         if more >= _MEMORY and more > 2 * (max(others) - min(others)):
-            amounts = f"{own / _GIB:.2f} GiB beside {median(others) / _GIB:.2f} GiB"
-            text = f"GPU {place} has more memory in use than the others, {amounts}: another program, or a rank that keeps more,"
-            texts.append(text)
+            texts.append(GPU_MEMORY(place=place, own=own / _GIB, others=median(others) / _GIB, on=""))
     return texts
 
 
-def _failures(node: NodeUse) -> list[str]:
-    texts = [f"errors of a link, {name}" for name in list(node.link_errors)[:_SHOWN]]
+def _failures(node: NodeUse) -> list[Note]:
+    texts = [LINK_ERRORS(link=name, on="") for name in list(node.link_errors)[:_SHOWN]]
     kinds = dict.fromkeys(kind for gpu in node.gpus for kind in gpu.errors)
-    texts += [f"errors of a GPU's {kind}" for kind in kinds]
+    texts += [GPU_ERRORS(part=kind, on="") for kind in kinds]
     for event in node.events:
         if event.kind == "xid":
             meaning = _XIDS.get(event.code or 0, "")
-            texts.append(f"the driver reported Xid {event.code}{f', {meaning},' if meaning else ''}")
+            texts.append(XID(code=event.code, meaning=meaning and f", {meaning},", on=""))
     return texts
 
 
@@ -196,9 +207,8 @@ def _less_power(uses: Sequence[RunUse]) -> list[_Doubt]:
     doubts = []
     for words, host, cases in draws[:_SHOWN]:
         worst = min(cases, key=lambda less: less.watts / less.usual)
-        share = f"{1 - worst.watts / worst.usual:.0%} less than the others"
-        text = f"{words} {share}: {worst.watts:.0f} W against {worst.usual:.0f} W"
-        doubts.append(_Doubt(text, frozenset({host}), len(cases)))
+        text = LESS_POWER(who=words, less=1 - worst.watts / worst.usual, watts=worst.watts, usual=worst.usual, on="")
+        doubts.append(_Doubt(text, frozenset({host}), len(cases), names_hosts=True))
     return doubts
 
 
@@ -234,7 +244,3 @@ def drawing_less(powers: Mapping[str, float]) -> dict[str, Less]:
 
 def _named(name: str, user: str) -> str:
     return f"{name or 'a process'} of {user}" if user else name or "a process"
-
-
-def _counted(count: int, runs: int) -> str:
-    return f", in {count} of {runs} runs" if runs > 1 else ""

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from orchestrator.errors import DataError
 from orchestrator.inventory import fold
+from orchestrator.notes import Note
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import log_bytes
 from orchestrator.record.manifest import Manifest
 from orchestrator.record.node_record import ExitRecord
 from orchestrator.record.telemetry import MOST_BYTES, TELEMETRY, Telemetry, telemetry_of, too_large
 from orchestrator.results.numbers.throughput import Stretch, Throughput, mean
+from orchestrator.results.telemetry.notes import NO_ENERGY, TELEMETRY_UNREAD
 from orchestrator.results.telemetry.over_window import energy_per_sample, is_resolved
 from orchestrator.results.telemetry.use import NodeUse, RunUse, node_use
 
@@ -37,7 +39,7 @@ def run_use(
     measured: Throughput,
     window: Sequence[Stretch],
     times: WindowTimes,
-) -> tuple[RunUse | None, list[str]]:
+) -> tuple[RunUse | None, list[Note]]:
     """Return how the nodes were used over the window, None if they were not sampled or it is not known when the window was; and
     notes on samples that cannot be read, or that say nothing of the energy."""
     samples, notes = _samples(run, records)
@@ -56,8 +58,7 @@ def run_use(
     if not nodes:
         return None, notes
     if coarse:
-        far = f"further apart than a quarter of the window of {measured.seconds:.0f} s"
-        notes.append(f"no energy of the GPUs: on {fold(coarse)} their power was read {far}; a longer window has it")
+        notes.append(NO_ENERGY(hosts=fold(coarse), window_s=measured.seconds))
     devices = {slot.host: slot.nproc for slot in planned.slots}
     complete = len(nodes) == len(devices) and all(len(node.gpus) == devices[node.host] for node in nodes)
     return _of_run(measured, nodes, complete, planned.spec.items), notes
@@ -88,7 +89,7 @@ def _is_coarse(samples: Telemetry, begin: float, end: float) -> bool:
     return False
 
 
-def _samples(run: RunDir, records: Mapping[str, ExitRecord]) -> tuple[dict[str, Telemetry], list[str]]:
+def _samples(run: RunDir, records: Mapping[str, ExitRecord]) -> tuple[dict[str, Telemetry], list[Note]]:
     """Return the samples of each node that has any. Its log was compared with the node's digest, as all logs."""
     samples, notes = {}, []
     for host, record in records.items():
@@ -99,7 +100,7 @@ def _samples(run: RunDir, records: Mapping[str, ExitRecord]) -> tuple[dict[str, 
                 if of_node := telemetry_of(log_bytes(run, host, TELEMETRY), host):
                     samples[host] = of_node
             except (DataError, OSError) as error:
-                notes.append(f"the telemetry of {host} cannot be read: {error}")
+                notes.append(TELEMETRY_UNREAD(host=host, fault=str(error)))
     return samples, notes
 
 

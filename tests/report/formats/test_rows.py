@@ -72,7 +72,7 @@ def test_json_has_the_code_of_each_note(summary: Summary) -> None:
     notes = (NO_BASELINE(series="a", shape="1n1g", how="b"), "of an earlier record")
     rows = tuple(replace(row, qualifications=notes) for row in summary.rows)
     document = json.loads(jsonout.render(replace(summary, notes=notes, rows=rows)))
-    codes = [{"code": "no_baseline", "severity": "refusal"}, {"code": "recorded", "severity": "remark"}]
+    codes = [{"code": "no_baseline", "severity": "refusal"}, {"code": "other", "severity": "remark"}]
     assert (document["notes"], document["note_codes"]) == (list(notes), codes)
     assert [(row["qualifications"], row["qualification_codes"]) for row in document["rows"]] == [(list(notes), codes)] * 3
 
