@@ -22,7 +22,7 @@ from orchestrator.plan.bench import Bench
 from orchestrator.plan.configurations import Configurations, check_values, configurations, device_of, placed, ranks_by_default
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.framework import Framework, Knob
+from orchestrator.plan.framework import Framework
 from orchestrator.plan.matrix import Axis, axis, combined, names_of
 from orchestrator.plan.placement import ladder as ladder_shapes
 from orchestrator.plan.run_file import RunFile, run_file_of
@@ -33,21 +33,17 @@ from orchestrator.plan.variables import check_variable
 from orchestrator.plan.words import assignments, numbers, seconds, share, words
 from orchestrator.plan.words import label as label_of
 from orchestrator.plan.words import shapes as shapes_of
-from orchestrator.plan.words import single as single_values
 
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
 
 __all__ = [
     "Request",
-    "allows_numerics",
     "check_choices",
     "check_measures",
     "checked_specs",
-    "free_knobs",
     "planned",
     "request_of",
-    "tune_request",
 ]
 
 
@@ -188,33 +184,6 @@ def _baseline_shape(text: str, baseline: bool) -> tuple[int, int] | None:
     if 0 in shapes[0]:
         raise ConfigError(f"expected 1 node or more and 1 rank or more on each, got {text!r}", where="--baseline-shape")
     return shapes[0]
-
-
-def tune_request(model: str, *, shape: str, sets: Sequence[str], budget: str, single: Mapping[str, Any]) -> Request:
-    """Return the request made by the options of ``orch tune``: one cell, run once, without a baseline. Raises ConfigError."""
-    shapes = shapes_of(shape)
-    if len(shapes) > 1:
-        hint = "tune each shape by itself: good settings of one may not suit another"
-        raise ConfigError(f"expected one shape, got {shape}", where="--shape", hint=hint)
-    fixed = single_values(assignments(sets, "--set"), "--set")
-    axes = {f"options.{name}": (value,) for name, value in fixed.items()}
-    return Request(model, shapes=shapes, single=single, axes=axes, repeats=1, budget=budget, baseline=False)
-
-
-def allows_numerics(allow: str) -> bool:
-    """Return True if ``--allow`` lets a tune change the computed numbers. Raises ConfigError unless it is empty or numerics."""
-    if allow not in ("", "numerics"):
-        raise ConfigError(f"expected numerics, got {allow!r}", where="--allow")
-    return bool(allow)
-
-
-def free_knobs(framework: Framework, request: Request) -> list[Knob]:
-    """Return the framework's parameters that the request does not fix. Raises ConfigError if the framework has none."""
-    if not framework.tunes:
-        hint = "list them under tunes: in its framework.yaml"
-        raise ConfigError(f"{framework.name} has no parameters to tune", where="--framework", hint=hint)
-    fixed = {*request.axes, *(name for name, value in request.single.items() if value is not None)}
-    return [knob for knob in framework.tunes if not {f"options.{knob.option}", knob.multiplies} & fixed]
 
 
 def check_measures(request: Request, frameworks: Iterable[Framework]) -> None:

@@ -131,7 +131,6 @@ def test_other_commands_refuse_as_plainly(project: Project, words: list[str], me
         "bench resnet50 --dry-run --stop-grace",
         "bench resnet50 --dry-run --first-line-timeout",
         "bench resnet50 --dry-run --stall-timeout",
-        "tune resnet50 --dry-run --stall-timeout",
         "dataset make --dir /tmp/set --timeout",
     ],
 )

@@ -18,6 +18,7 @@ from orchestrator.plan import job
 from orchestrator.plan.job import IDLE_S, job_wanted
 from tests.support.commands import orch
 from tests.support.judge import LIMIT_S
+from tests.support.refusing_slurm import submitted, with_refusing_slurm
 
 
 @pytest.mark.parametrize(
@@ -157,32 +158,12 @@ def test_a_dry_run_shows_the_submission_and_what_would_run_in_it(tmp_path: Path)
         f"slurm-{rank}" for rank in range(4)
     }
     assert done.stderr.startswith("sbatch ") and "inside job" not in done.stderr
-    done = orch(tmp_path, "tune", "resnet50", "-f", "pytorch", "--shape", "2n4g", "--slurm", "gpus-per-node=4", "--dry-run")
-    assert done.returncode == 0 and "--nodes=2" in done.stdout.splitlines()[0] and "NCCL_ALGO" in done.stdout, done
     assert not (tmp_path / ".orch").exists()
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with stand-ins for Slurm's programs: sbatch refuses every job, and notes that it was asked."""
-    (tmp_path / "bin").mkdir()
-    for name in ("sbatch", "squeue", "scontrol", "scancel", "srun"):
-        lines = ["#!/bin/sh", f"touch {tmp_path}/asked-{name}", "echo 'Invalid partition name specified' >&2", "exit 1", ""]
-        (tmp_path / "bin" / name).write_text("\n".join(lines))
-        (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "gpus.yaml").write_text('schema: 1\nhosts:\n  "slurm-[0-1]": {gpus: 8}\n')
-    (tmp_path / "wrong.yaml").write_text("schema: 1\ntitle: wrong\nstages:\n  - {bench: resnet50, dtype: fp61}\n")
-    return tmp_path
-
-
-def submitted(project: Path, *words: str, hosts: str = "") -> tuple[int, list[str], bool]:
-    """Run a command with ``--slurm`` in a project whose inventory is ``hosts``; return its status, its errors and whether it
-    has asked Slurm for anything."""
-    variables = {"PATH": f"{project / 'bin'}:{os.environ['PATH']}"} | ({"ORCH_HOSTS": str(project / hosts)} if hosts else {})
-    done = orch(project, *words, environment=variables)
-    was_asked = bool(list(project.glob("asked-*")))
-    assert was_asked or not (project / ".orch").exists()
-    return done.returncode, [line for line in done.stderr.splitlines() if line.startswith("orch: ")], was_asked
+    return with_refusing_slurm(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -213,15 +194,6 @@ def test_what_no_hosts_make_possible_is_refused_before_a_job_is_submitted(projec
     assert (code, was_asked) == (2, False), errors
     assert errors == [line for line in plain.stderr.splitlines() if line.startswith("orch: ")]
     assert plain.returncode == code and errors
-
-
-@pytest.mark.parametrize("words", [("--budget", "soon"), ("--dtype", "fp61"), ("--set", "no_such_option=1")])
-def test_a_tune_is_refused_before_its_job_is_submitted_too(project: Path, words: tuple[str, ...]) -> None:
-    tune = ("tune", "resnet50", "-f", "pytorch", "--shape", "2n8g", *words)
-    code, errors, was_asked = submitted(project, *tune, "--slurm", "gpus-per-node=8", hosts="gpus.yaml")
-    plain = orch(project, *tune, "--hosts", "gpus.yaml", "--dry-run")
-    assert (code, was_asked) == (plain.returncode, False) == (2, False)
-    assert errors == [line for line in plain.stderr.splitlines() if line.startswith("orch: ")]
 
 
 @pytest.mark.parametrize(

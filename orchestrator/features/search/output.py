@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from orchestrator.cli.options import print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from orchestrator.features.search.halving import Tuned
     from orchestrator.record import BenchDir
     from orchestrator.record.benchfile import BenchRecord
@@ -21,47 +23,49 @@ __all__ = ["options_path", "show_bisect", "show_tune"]
 
 def show_tune(bench: BenchDir, as_json: bool) -> None:
     """Print the result of a tune; write it to ``tuned.json`` in the bench, with the files that apply a faster candidate."""
-    import json
-
     from orchestrator.features.search.halving import tuned
     from orchestrator.features.search.halving.words import answer, rungs
-    from orchestrator.files import write_atomic
 
     result = tuned(bench)
     files = _write(bench, result)
     document = {**result.as_dict(), "answer": answer(result), "files": [str(path) for path in files]}
-    write_atomic(bench.path / "tuned.json", json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
-    if as_json:
-        print_json(document)
-        return
-    for line in rungs(result):
-        typer.echo(line)
-    typer.echo(f"\n{answer(result)}")
+    lines = [*rungs(result), "", answer(result)]
     if files:
-        typer.echo(f"\nto use it: {shlex.join(_command(result, files, bench.record()))}")
+        lines += ["", f"to use it: {shlex.join(_command(result, files, bench.record()))}"]
     elif result.verdict == "unfinished":
-        option = " --retry-failed" if _pilot_failed(bench) else ""
-        typer.echo(f"to continue: orch resume {shlex.quote(bench.path.name)}{option}")
+        lines.append(_how_to_continue(bench) + (" --retry-failed" if _pilot_failed(bench) else ""))
+    _show(bench, "tuned.json", document, lines, as_json)
 
 
 def show_bisect(bench: BenchDir, as_json: bool) -> None:
     """Print the result of a bisect, and write it to ``bisect.json`` in the bench."""
-    import json
-
     from orchestrator.features.search.bisection import bisected
     from orchestrator.features.search.bisection.words import answer, left_open, tried
-    from orchestrator.files import write_atomic
 
     result = bisected(bench)
     document = {**result.as_dict(), "answer": answer(result), "left_open": left_open(result)}
-    write_atomic(bench.path / "bisect.json", json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
+    lines = [*tried(result), "", answer(result), *left_open(result)]
+    if result.verdict == "unfinished":
+        lines.append(_how_to_continue(bench))
+    _show(bench, "bisect.json", document, lines, as_json)
+
+
+def _show(bench: BenchDir, name: str, document: dict[str, Any], lines: Iterable[str], as_json: bool) -> None:
+    """Write the document of a result into its bench, and print it, or the lines for people."""
+    import json
+
+    from orchestrator.files import write_atomic
+
+    write_atomic(bench.path / name, json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
     if as_json:
         print_json(document)
         return
-    for line in (*tried(result), "", answer(result), *left_open(result)):
+    for line in lines:
         typer.echo(line)
-    if result.verdict == "unfinished":
-        typer.echo(f"to continue: orch resume {shlex.quote(bench.path.name)}")
+
+
+def _how_to_continue(bench: BenchDir) -> str:
+    return f"to continue: orch resume {shlex.quote(bench.path.name)}"
 
 
 def _pilot_failed(bench: BenchDir) -> bool:

@@ -14,6 +14,7 @@ from orchestrator.record.benchfile import BenchRecord
 
 __all__ = [
     "BisectRecord",
+    "Candidate",
     "Difference",
     "Fixed",
     "RungRecord",
@@ -33,6 +34,11 @@ Setting = str | int | float | bool | None
 """A value of a difference; None: not set, of a variable. Hosts are one text, ``node1,node2``, in order of node_rank."""
 
 
+Candidate = tuple[int, ...]
+"""One index for each parameter: of its values, counted from 1, in a tune; 1 for B's side of a difference in a bisect. (0, 0, …)
+is the default, or A."""
+
+
 @dataclass(frozen=True, slots=True)
 class RungRecord:
     """A round (rung) of a tune or a bisect at its start. A candidate is one index into the values of each parameter; ``cells``
@@ -41,13 +47,13 @@ class RungRecord:
     ``verifies`` is the set that a bisect verifies, empty in files of earlier versions. ``is_early``: the time was too short for
     a further round of the search before that."""
 
-    candidates: tuple[tuple[int, ...], ...]
+    candidates: tuple[Candidate, ...]
     repeats: int
     steps: int
     confirms: bool
     cells: tuple[int, ...]
-    refused: tuple[tuple[tuple[int, ...], str], ...] = ()
-    verifies: tuple[int, ...] = ()
+    refused: tuple[tuple[Candidate, str], ...] = ()
+    verifies: Candidate = ()
     is_early: bool = False
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from orchestrator.controller.events import Decided, Observer, RunsPlanned
 from orchestrator.errors import ConfigError, OrchError
-from orchestrator.features.search.record import RungRecord, add_rung, end_search
+from orchestrator.features.search.record import Candidate, RungRecord, add_rung, end_search
 from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PORTS, Bench, PlannedRun, ordered, plan_run
@@ -25,9 +25,8 @@ from orchestrator.record.journal import Event
 from orchestrator.record.owed import leave_out
 from orchestrator.results.tally import Tally
 
-__all__ = ["Candidate", "Rounds"]
+__all__ = ["Rounds"]
 
-Candidate = tuple[int, ...]
 _OF_A_CANDIDATE = ("rank_failed", "run_timeout", "output_limit", "result_invalid", "log_unmatched")
 """Failures that a setting may cause; any other failure is one of the bench itself."""
 

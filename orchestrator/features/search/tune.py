@@ -102,10 +102,11 @@ def tune(
     At the end, the best candidate and the default run in alternation. Only the result of these runs is reported, and written
     as an inventory if the candidate is faster.
     """
+    from orchestrator.features.search.halving.request import allows_numerics, free_knobs, tune_request
     from orchestrator.features.search.halving.state import tune_record
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.placement import taken
-    from orchestrator.plan.request import allows_numerics, free_knobs, planned, tune_request
+    from orchestrator.plan.request import planned
 
     numerics = allows_numerics(allow)
     single: dict[str, Any] = {

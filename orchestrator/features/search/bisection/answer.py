@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.features.search.bisection.shares import Candidate, Change, Share, Speeds, change, is_side, share
+from orchestrator.features.search.bisection.shares import Share, Speeds, change, is_side, share
 from orchestrator.features.search.bisection.state import BisectState, bisect_state, setting
 from orchestrator.features.search.bisection.steps import CONFIRMED, GONE, reduced_sets
-from orchestrator.features.search.record import Fixed, SideRecord
+from orchestrator.features.search.evidence import Change, reader_of
+from orchestrator.features.search.record import Candidate, Fixed, SideRecord
 from orchestrator.record import BenchDir
-from orchestrator.results import NEVER_RUN, RUNNING, RunResult, mean
+from orchestrator.results import RunResult, mean
 from orchestrator.results.numbers.intervals import LEVEL
-from orchestrator.results.tally import Tally
 
 __all__ = ["EXPLAINED", "Bisected", "Tried", "bisected", "recorded_change"]
 
@@ -22,7 +22,6 @@ EXPLAINED, PART, UNPROVEN, GONE_AGAIN, FAILED, UNFINISHED = "explained", "part",
 _HALF = 0.5
 _MARGIN = 0.02
 """A recorded change below this may be that of another day; its direction is not expected again."""
-_NOT_OVER = ("incomplete", RUNNING, NEVER_RUN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +86,7 @@ def recorded_change(a: SideRecord, b: SideRecord) -> float | None:
 
 def bisected(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Bisected:
     """Return the result of a bisect; ``results`` are those of its runs if already read. Raise DataError if it is damaged."""
-    if results is None:
-        state = bisect_state(bench, Tally(bench, clock=lambda: 0.0).result)
-    else:
-        state = bisect_state(bench, {run.run_id: run for run in results if run.state not in _NOT_OVER}.get)
-    return answer_of(bench.record().bench_id, state)
+    return answer_of(bench.record().bench_id, bisect_state(bench, reader_of(bench, results)))
 
 
 def answer_of(bench_id: str, state: BisectState) -> Bisected:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from math import isfinite
 
 from orchestrator.features.search.bisection.answer import recorded_change
-from orchestrator.features.search.bisection.shares import Candidate, change, share
+from orchestrator.features.search.bisection.shares import change, share
 from orchestrator.features.search.bisection.state import BisectState, applied, bisect_state, setting
 from orchestrator.features.search.bisection.steps import CONFIRMED, Limit, Step, following
-from orchestrator.features.search.record import RungRecord
+from orchestrator.features.search.record import Candidate, RungRecord
 from orchestrator.features.search.rounds import Rounds
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun

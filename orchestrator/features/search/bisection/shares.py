@@ -17,13 +17,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.results.numbers.intervals import LEVEL, Interval, ratio_interval
+from orchestrator.features.search.evidence import Change
+from orchestrator.features.search.record import Candidate
+from orchestrator.results.numbers.intervals import LEVEL, ratio_interval
 from orchestrator.results.numbers.t_distribution import student
 
-__all__ = ["Candidate", "Change", "Share", "Speeds", "change", "is_side", "share", "shared_blocks"]
+__all__ = ["Share", "Speeds", "change", "is_side", "share", "shared_blocks"]
 
-Candidate = tuple[int, ...]
-"""A 1 for each difference that is taken from B, a 0 for each that is taken from A: (0, 0, …) is A, (1, 1, …) is B."""
 Speeds = Mapping[Candidate, Mapping[int, float]]
 """The values of the good runs of each candidate, all above 0, by block."""
 
@@ -42,20 +42,6 @@ class Share:
     def half(self) -> float:
         """Half of the interval's width."""
         return (self.high - self.low) / 2
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The typical value of one candidate over that of another, from ``pairs`` of runs in common blocks."""
-
-    ratio: float
-    interval: Interval
-    pairs: int
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether the interval is on one side of 1."""
-        return not self.interval.low <= 1 <= self.interval.high
 
 
 def is_side(candidate: Candidate) -> bool:

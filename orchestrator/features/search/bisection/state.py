@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from orchestrator.features.search.bisection.shares import Candidate, is_side
-from orchestrator.features.search.record import BisectRecord, Difference, RungRecord, bisect_of
+from orchestrator.features.search.bisection.shares import is_side
+from orchestrator.features.search.evidence import candidates_by_cell, failure_of, record_missing, refuse_unknown_runs
+from orchestrator.features.search.record import BisectRecord, Candidate, Difference, RungRecord, bisect_of
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.spec import as_written, resolve
 from orchestrator.record import BenchDir
-from orchestrator.record.bench_parts import PlanEntry
-from orchestrator.record.state_file import damaged
 from orchestrator.results import RunResult
 
 __all__ = ["BisectState", "applied", "bisect_state", "number_of", "setting"]
@@ -45,7 +44,7 @@ def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> Bi
     record = bench.record()
     bisect, entries = bisect_of(record), record.plan
     if bisect is None or entries is None:
-        raise damaged(bench.path / "bench.json", "expected the record of a bisect, found none")
+        raise record_missing(bench, "bisect")
     count = len(bisect.differences)
     a, b = (0,) * count, (1,) * count
     speeds: dict[Candidate, dict[int, float]] = {}
@@ -58,15 +57,18 @@ def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> Bi
         if run_id not in entries or result is None:
             continue
         entry = entries[run_id]
-        candidate = _candidate(bench, bisect, entry, a, b)
-        is_verifying = entry.rung is not None and bisect.rungs[entry.rung].confirms
+        with refuse_unknown_runs(bench, "bisect"):
+            rung = bisect.rungs[entry.rung] if entry.rung is not None else None
+            candidate = (candidates_by_cell(rung, a) if rung else {0: a, 1: b})[entry.cell]
+        is_verifying = rung is not None and rung.confirms
         if is_verifying:
             evidence.append(run_id)
         number = number_of(result, bisect)
         if number is not None:
             (verified if is_verifying else speeds).setdefault(candidate, {})[entry.repeat] = number
         elif not result.is_interrupted:
-            failures.setdefault(candidate, []).append(_words(result))
+            why = failure_of(result) or "it has no value of the metric above 0"
+            failures.setdefault(candidate, []).append(why)
     given_up = {
         candidate: why
         for candidate, why in failures.items()
@@ -135,20 +137,3 @@ def _verified(rung: RungRecord, b: Candidate) -> Candidate:
     it."""
     others = [candidate for candidate in rung.candidates if candidate != b]
     return rung.verifies or (tuple(map(max, zip(*others, strict=True))) if others else b)
-
-
-def _candidate(bench: BenchDir, bisect: BisectRecord, entry: PlanEntry, a: Candidate, b: Candidate) -> Candidate:
-    try:
-        rung = bisect.rungs[entry.rung] if entry.rung is not None else None
-        by_cell = dict(zip(rung.cells, (a, *rung.candidates), strict=True)) if rung else {0: a, 1: b}
-        return by_cell[entry.cell]
-    except (KeyError, IndexError) as error:
-        message = f"bisect: expected runs of its candidates, got {error}"
-        raise damaged(bench.path / "bench.json", message) from error
-
-
-def _words(result: RunResult) -> str:
-    if result.error is None:
-        return "it has no value of the metric above 0"
-    parts = (result.error.host, result.error.message.partition("\n")[0], result.error.cause)
-    return ": ".join(word for word in parts if word)

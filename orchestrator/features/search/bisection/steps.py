@@ -18,7 +18,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.features.search.bisection.shares import Candidate, Speeds, change, is_side, share, shared_blocks
+from orchestrator.features.search.bisection.shares import Speeds, change, is_side, share, shared_blocks
+from orchestrator.features.search.record import Candidate
 from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import deviation
 

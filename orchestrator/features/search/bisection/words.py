@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.features.search.bisection import Bisected, BisectRecord, Fixed
 from orchestrator.features.search.bisection.answer import EXPLAINED, PART, Tried, recorded_change
-from orchestrator.features.search.bisection.shares import Change, Share
+from orchestrator.features.search.bisection.shares import Share
+from orchestrator.features.search.evidence import Change
 from orchestrator.plural import plural
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line

@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass
 from statistics import median, multimode
 from typing import Any
 
-from orchestrator.features.search.halving.candidates import Candidate, Settings, settings, written
-from orchestrator.features.search.halving.schedule import Gain, RungResult, gain, ranked
+from orchestrator.features.search.evidence import Change, reader_of
+from orchestrator.features.search.halving.candidates import Settings, settings, written
+from orchestrator.features.search.halving.schedule import RungResult, gain, ranked
 from orchestrator.features.search.halving.state import State, state_of
-from orchestrator.features.search.record import tune_of
+from orchestrator.features.search.record import Candidate, tune_of
 from orchestrator.plan import RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, TOKENS_PER_S
 from orchestrator.record import BenchDir
-from orchestrator.results import NEVER_RUN, RUNNING, RunResult
-from orchestrator.results.tally import Tally
+from orchestrator.results import RunResult
 
 __all__ = ["FASTER", "Tried", "Tuned", "compared", "tuned", "unit_of"]
 
@@ -65,7 +65,7 @@ class Tuned:
     batch_size: int | None
     global_batches: tuple[int, int]
     unit: str
-    gain: Gain | None
+    gain: Change | None
     median_speed: float | None
     default_speed: float | None
     evidence: tuple[str, ...]
@@ -84,7 +84,7 @@ def unit_of(spec: RunSpec) -> str:
 def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
     """Return the result of a tune; ``results`` are those of its runs if already read. Raise DataError for a damaged record."""
     record = bench.record()
-    state = _state(bench, results)
+    state = state_of(bench, reader_of(bench, results))
     last = state.rungs[-1] if state.rungs and state.rungs[-1].rung.confirms else None
     measured = gain(last) if last else None
     best: Candidate = last.rung.candidates[0] if last else ()
@@ -125,7 +125,7 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
 def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunResult], int]:
     """Return the runs of the last round with a best candidate, of that and of the default, and the number of other candidates;
     all runs and 0 if no candidate has a good run. Raise DataError for a damaged record."""
-    record, state = bench.record(), _state(bench, results)
+    record, state = bench.record(), state_of(bench, reader_of(bench, results))
     tune = tune_of(record)
     ahead = [(number, best) for number, measured in enumerate(state.rungs) if (best := _best(measured))]
     if not ahead or tune is None or record.plan is None:
@@ -147,20 +147,11 @@ def _best(measured: RungResult) -> Candidate | None:
     return next(filter(any, ranked(measured.speeds)), None)
 
 
-_NOT_OVER = ("incomplete", RUNNING, NEVER_RUN)
-
-
-def _state(bench: BenchDir, results: Sequence[RunResult] | None) -> State:
-    if results is None:
-        return state_of(bench, Tally(bench, clock=lambda: 0.0).result)
-    return state_of(bench, {run.run_id: run for run in results if run.state not in _NOT_OVER}.get)
-
-
-def _verdict(state: State, measured: Gain | None) -> str:
+def _verdict(state: State, measured: Change | None) -> str:
     if not state.ended:
         return UNFINISHED
     confirms = bool(state.rungs) and state.rungs[-1].rung.confirms
-    if confirms and measured and measured.sure:
+    if confirms and measured and measured.is_faster:
         return FASTER
     if (confirms and not (measured and measured.decides)) or state.ended.startswith("no time"):
         return UNCONFIRMED

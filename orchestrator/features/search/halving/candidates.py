@@ -18,13 +18,12 @@ from dataclasses import replace
 from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple
 
+from orchestrator.features.search.record import Candidate
 from orchestrator.plan import Framework, Knob, RunSpec
 from orchestrator.plan.spec import as_written, with_batch_size
 
-__all__ = ["Candidate", "Settings", "applicable", "applied", "batch_sizes", "children", "design", "settings", "written"]
+__all__ = ["Settings", "applicable", "applied", "batch_sizes", "children", "design", "settings", "written"]
 
-
-Candidate = tuple[int, ...]
 DEFAULT = "the default"
 
 

@@ -13,9 +13,9 @@ from statistics import median
 from orchestrator.errors import DataError, RunError
 from orchestrator.features.search.halving import State, state_of
 from orchestrator.features.search.halving.answer import unit_of
-from orchestrator.features.search.halving.candidates import Candidate, applied, written
+from orchestrator.features.search.halving.candidates import applied, written
 from orchestrator.features.search.halving.schedule import Rung, Times, TuneSchedule, following, least_s, ranked, reserve_s
-from orchestrator.features.search.record import RungRecord, tune_of
+from orchestrator.features.search.record import Candidate, RungRecord, tune_of
 from orchestrator.features.search.rounds import Rounds
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun

@@ -18,14 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from orchestrator.features.search.halving.candidates import Candidate, children, design
+from orchestrator.features.search.evidence import ENOUGH_PAIRS, Change
+from orchestrator.features.search.halving.candidates import children, design
+from orchestrator.features.search.record import Candidate
 from orchestrator.plan import Knob
-from orchestrator.results import Interval
 from orchestrator.results.numbers.intervals import geometric_mean, ratio_interval
 
 __all__ = [
     "TuneSchedule",
-    "Gain",
     "RungResult",
     "Rung",
     "Stage",
@@ -46,7 +46,6 @@ _RESERVE = 1.25
 """Seconds reserved per second of expected confirmation: full runs of the default are often the longest of a tune."""
 _MOST_CONFIRMING = 8
 _MOST_CANDIDATES = 64
-_ENOUGH_PAIRS = 3
 _MOST_REPEATS = 4
 _LEAST_WINDOW = 10
 """Steps. Every run takes its start-up time, so shorter windows save next to nothing."""
@@ -110,28 +109,6 @@ class TuneSchedule:
         return (0,) * len(self.knobs)
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """The typical speed of a candidate over that of the default, from ``pairs`` of consecutive runs.
-
-    ``sure``: the whole 95 % interval is above 1, from three pairs or more.
-    """
-
-    ratio: float
-    interval: Interval
-    pairs: int
-
-    @property
-    def decides(self) -> bool:
-        """Whether there are enough pairs to decide if the candidate is faster."""
-        return self.pairs >= _ENOUGH_PAIRS
-
-    @property
-    def sure(self) -> bool:
-        """Whether the candidate is significantly faster."""
-        return self.decides and self.interval.low > 1
-
-
 # --- what comes next ------------------------------------------------------------------------------------------------------
 
 
@@ -187,7 +164,7 @@ def stages(most: int, *, warmup_steps: int, steps: int, times: Times, left_s: fl
 def confirming(times: Times, steps: int, left_s: float) -> int:
     """Return the number of runs of the best candidate and of the default at the end: up to 8; 0 if 3 do not fit."""
     fits = int(left_s / (2 * times.run_s(steps)))
-    return min(fits, _MOST_CONFIRMING) if fits >= _ENOUGH_PAIRS else 0
+    return min(fits, _MOST_CONFIRMING) if fits >= ENOUGH_PAIRS else 0
 
 
 def _halving(first: int, warmup_steps: int, steps: int) -> list[Stage]:
@@ -236,11 +213,11 @@ def survivors(knobs: Sequence[Knob], order: Sequence[Candidate], tried: Iterable
     return [*kept, *new, *best[len(kept) : size - len(new)]]
 
 
-def gain(measured: RungResult) -> Gain | None:
+def gain(measured: RungResult) -> Change | None:
     """Return the gain of the confirmed candidate over the default; None for fewer than two pairs of good runs."""
     (best,) = measured.rung.candidates
     default = (0,) * len(best)
     faster, base = ({at: speed for at, speed in measured.speeds[key].items() if speed} for key in (best, default))
     ratios = [speed / base[repeat] for repeat, speed in faster.items() if repeat in base]
     ends = ratio_interval(faster, base)
-    return Gain(geometric_mean(ratios), ends, len(ratios)) if ends else None
+    return Change(geometric_mean(ratios), ends, len(ratios)) if ends else None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.features.search.halving.candidates import Candidate, applicable, written
+from orchestrator.features.search.evidence import candidates_by_cell, failure_of, record_missing, refuse_unknown_runs
+from orchestrator.features.search.halving.candidates import applicable, written
 from orchestrator.features.search.halving.schedule import Rung, RungResult, TuneSchedule
-from orchestrator.features.search.record import RungRecord, TuneRecord, tune_of
+from orchestrator.features.search.record import Candidate, RungRecord, TuneRecord, tune_of
 from orchestrator.inventory import Host
 from orchestrator.plan import Knob
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry
-from orchestrator.record.state_file import damaged
 from orchestrator.results import RunResult
 
 __all__ = ["State", "state_of", "tune_record"]
@@ -46,7 +46,7 @@ def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
     record = bench.record()
     tune, entries = tune_of(record), record.plan
     if tune is None or entries is None:
-        raise damaged(bench.path / "bench.json", "expected the record of a tune, found none")
+        raise record_missing(bench, "tune")
     runs = [(entries[run_id], result) for run_id in record.runs if run_id in entries and (result := read(run_id))]
     pilot = next((result for entry, result in runs if entry.rung is None), None)
     if pilot is None or pilot.throughput is None or pilot.spec is None:
@@ -54,14 +54,11 @@ def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
     knobs = applicable(tune.knobs, pilot.observed, pilot.spec, tune.held, numerics=tune.numerics)
     schedule = TuneSchedule(knobs, tune.seed, pilot.spec.warmup_steps, pilot.spec.steps)
     failures: dict[str, str] = {}
-    try:
+    with refuse_unknown_runs(bench, "tune"):
         rungs = [
             _measured(schedule, kept, [run for run in runs if run[0].rung == number], failures)
             for number, kept in enumerate(tune.rungs)
         ]
-    except (KeyError, IndexError) as error:
-        message = f"tune: expected runs of its candidates, got {error}"
-        raise damaged(bench.path / "bench.json", message) from error
     last = len(rungs) - 1 if rungs and rungs[-1].rung.confirms else None
     confirming = tuple(result for entry, result in runs if last is not None and entry.rung == last)
     return State(pilot, schedule, tuple(rungs), failures, confirming, tune.ended)
@@ -75,7 +72,7 @@ def _measured(
 ) -> RungResult:
     """Return a round with the speeds of its runs; add the reasons of failures to ``failures``."""
     rung = Rung(kept.candidates, kept.repeats, kept.steps, kept.confirms)
-    by_cell = dict(zip(kept.cells, (schedule.default, *rung.candidates), strict=True))
+    by_cell = candidates_by_cell(kept, schedule.default)
     speeds: dict[Candidate, dict[int, float | None]] = {candidate: {} for candidate in by_cell.values()}
     for candidate, reason in kept.refused:
         speeds[candidate] = {}
@@ -84,7 +81,5 @@ def _measured(
         candidate = by_cell[entry.cell]
         speeds[candidate][entry.repeat] = result.throughput.samples_per_s if result.throughput else None
         if result.error:
-            parts = (result.error.host, result.error.message.partition("\n")[0], result.error.cause)
-            words = ": ".join(word for word in parts if word)
-            failures.setdefault(written(schedule.knobs, candidate), words)
+            failures.setdefault(written(schedule.knobs, candidate), failure_of(result))
     return RungResult(rung, speeds)

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.features.search.bisection.answer import Bisected, answer_of, recorded_change
-from orchestrator.features.search.bisection.shares import Candidate, Speeds, change, share
+from orchestrator.features.search.bisection.shares import Speeds, change, share
 from orchestrator.features.search.bisection.state import BisectState
 from orchestrator.features.search.bisection.steps import BLOCKS, CONFIRMED, GONE, NO_TIME, Limit, Step, following
 from orchestrator.features.search.bisection.words import left_open
-from orchestrator.features.search.record import BisectRecord, Difference, RungRecord, SideRecord
+from orchestrator.features.search.record import BisectRecord, Candidate, Difference, RungRecord, SideRecord
 from orchestrator.plan.bench import ordered
 
 Truth = Callable[[Candidate], float]

@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, Faults
+from orchestrator.features.search.evidence import Change
 from orchestrator.features.search.halving import schedule as tuning
-from orchestrator.features.search.halving.candidates import Candidate, applicable, applied, children, design, settings, written
+from orchestrator.features.search.halving.candidates import applicable, applied, children, design, settings, written
 from orchestrator.features.search.halving.schedule import Rung, RungResult, Stage, Times, TuneSchedule, following, stages
+from orchestrator.features.search.record import Candidate
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Knob
 from orchestrator.plan.spec import RunSpec, resolve
@@ -270,9 +272,9 @@ def simulated(
     return done
 
 
-def claimed(done: list[RungResult]) -> tuning.Gain | None:
+def claimed(done: list[RungResult]) -> Change | None:
     found = tuning.gain(done[-1]) if done[-1].rung.confirms else None
-    return found if found and found.sure else None
+    return found if found and found.is_faster else None
 
 
 def test_where_nothing_matters_a_gain_is_claimed_in_fewer_than_one_tune_of_twenty() -> None:
