@@ -80,7 +80,7 @@ class HangWatch:
         self._seen: Mapping[str, HangReport] = {}
         self._verdict: Verdict | None = None
         self._said: Verdict | None = None
-        self._reason = ""
+        self._ended_text = ""
         self._last_calls: dict[int, RankSeen] = {}
         self._others_ended = 0.0
 
@@ -138,8 +138,7 @@ class HangWatch:
         told = self.cause(error)
         if told is None:
             return state, self._of_collectives(error)
-        text = self._reason.partition(": ")[2]
-        return state, RunError(text, kind="run_timeout", host=told.host, run_id=self.run_id, phase="watch")
+        return state, RunError(self._ended_text, kind="run_timeout", host=told.host, run_id=self.run_id, phase="watch")
 
     def _of_collectives(self, error: OrchError | None) -> OrchError | None:
         """Return the error of a run that failed because ranks called different collectives: one of most ranks may be the first
@@ -185,7 +184,7 @@ class HangWatch:
         told = moving or (judged if is_proven else Verdict("unknown", "it cannot be determined which rank is the cause"))
         kind, _, limit = self.overdue.partition(": ")
         words = (told.message, limit) if told.ranks else (limit, told.message)
-        return self._end(told, f"{kind}: {'; '.join(words)}")
+        return self._end(told, "; ".join(words), kind)
 
     def _judge_silence(self, now: float, judged: Verdict, *, agrees: bool) -> str:
         """Say what two looks agree on, and return the reason to stop a run that is silent for long enough for its cause."""
@@ -200,16 +199,16 @@ class HangWatch:
             self.stage.observe(Stalled(words))
         patience = patience_s(judged.kind, usual_s, pause_s, declares=declares_pauses(self._seen))
         if agrees and silent_s >= patience:
-            return self._end(judged, f"run_timeout: {judged.message}; {silence}")
+            return self._end(judged, f"{judged.message}; {silence}")
         wait_s = min(max(_BETWEEN_S, silent_s / 4), _LONGEST_BETWEEN_S)
         if silent_s < patience < silent_s + wait_s:
             wait_s = max(_BETWEEN_S, patience - silent_s)
         self._next_look = now + wait_s
         return ""
 
-    def _end(self, judged: Verdict, reason: str) -> str:
-        self.ended_by, self._reason = judged, reason
-        return reason
+    def _end(self, judged: Verdict, text: str, kind: str = "run_timeout") -> str:
+        self.ended_by, self._ended_text = judged, text
+        return f"{kind}: {text}"
 
     def _resume(self, name: str, at: float) -> None:
         silence = self._silences.pop(name, None)
