@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.analysis.compare.kept import cell_of
 from orchestrator.analysis.past_cells import PastCell, revived
-from orchestrator.record.acceptance import acceptances
+from orchestrator.features.accept.record import acceptances
 from orchestrator.record.node_states import NodeState
 from orchestrator.record.rundir import bench_folders
 from orchestrator.results import Cell

@@ -17,8 +17,8 @@ def find_bench(project: Project, name: str) -> BenchDir:
     """Return the bench with this name, directory or label, or the latest of the project. Raise ConfigError if there is none,
     and for an acceptance, naming its benches."""
     from orchestrator.errors import ConfigError
+    from orchestrator.features.accept.record import AcceptanceDir
     from orchestrator.record import BenchDir, latest
-    from orchestrator.record.acceptance import AcceptanceDir
 
     if name:
         path = bench_path(project, name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.features.accept.record import AcceptanceDir
     from orchestrator.record import BenchDir
-    from orchestrator.record.acceptance import AcceptanceDir
 
 __all__ = ["contents"]
 
@@ -53,8 +53,8 @@ def _of_bench(bench: BenchDir) -> dict[str, Any]:
 
 
 def _of_acceptance(acceptance: AcceptanceDir) -> dict[str, Any]:
-    from orchestrator.analysis.accept import certificate_of
     from orchestrator.analysis.past_cells import listed
+    from orchestrator.features.accept.certificate import certificate_of
     from orchestrator.results.read import read_run
 
     record, certificate = acceptance.record(), certificate_of(acceptance).as_dict()

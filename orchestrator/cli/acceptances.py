@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
+from orchestrator.features.accept.record import AcceptanceDir, acceptances
 from orchestrator.files import is_file
 from orchestrator.record import Project
-from orchestrator.record.acceptance import AcceptanceDir, acceptances
 from orchestrator.record.rundir import bench_folders
 
 __all__ = ["named", "newest", "stage_of", "unfinished"]

@@ -46,7 +46,7 @@ from orchestrator.cli.submitting import Slurm, hosts_for
 
 if TYPE_CHECKING:
     from orchestrator.api.selection import Selection
-    from orchestrator.cli.suite_plan import SuitePlan
+    from orchestrator.features.accept.suite_plan import SuitePlan
 
 
 def add_to(app: typer.Typer) -> None:
@@ -188,7 +188,7 @@ def bench(
     """
     from orchestrator import yamlfile
     from orchestrator.api.prepare import prepared
-    from orchestrator.cli.suite_plan import in_words, planned_suite
+    from orchestrator.features.accept.suite_plan import in_words, planned_suite
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.profile import check_profiled, profile_of
     from orchestrator.plan.request import check_measures, planned, request_of
@@ -281,7 +281,7 @@ def bench(
             selection = reached(selection, accept_new, opened)
             spares = max(0, spares - (len(chosen.hosts) - len(selection.hosts)))  # one takes the place of each that is left out
         if gate is not None and not dry_run:
-            from orchestrator.cli.accept import gated
+            from orchestrator.features.accept.command import gated
 
             opened.close()
             selection = gated(selection, gate, bases, limits, accept_new=accept_new, with_suspects=with_suspects)

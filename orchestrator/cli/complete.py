@@ -106,7 +106,7 @@ def frameworks(ctx: typer.Context, last: str) -> Iterable[str]:
 @_quiet
 def suites(ctx: typer.Context, last: str) -> Iterable[str]:
     """Return the names of the suites."""
-    from orchestrator.plan.suite_files import suites as suite_files
+    from orchestrator.features.accept.suite_files import suites as suite_files
 
     return suite_files([_project().root / "suites"])
 

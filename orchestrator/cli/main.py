@@ -26,7 +26,6 @@ _CORE = {
         "check": "Check that every node is reachable and fit for a run.",
     },
     "bench": {"bench": "Plan a bench, show it, run it, collect it."},
-    "accept": {"accept": "Measure every node and link against the bars of a suite."},
     "nodes": {"nodes": "List what the project remembers about its nodes."},
     "resume": {
         "resume": "Continue a bench whose controller died or was stopped.",

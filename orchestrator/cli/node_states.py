@@ -12,7 +12,7 @@ from orchestrator.cli.options import say
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from orchestrator.analysis.accept import Certificate
+    from orchestrator.features.accept.certificate import Certificate
     from orchestrator.record import Project
 
 __all__ = ["Gate", "WithSuspects", "remember", "without_suspects"]

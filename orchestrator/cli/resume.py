@@ -31,9 +31,9 @@ def resume(
     Takes over a run still in progress, repeats interrupted runs, and does the rest. Finished runs are not repeated. The
     exit status is that of the whole bench. An acceptance continues with the stage that was in progress.
     """
-    from orchestrator.cli.accept import go_on as accept_on
     from orchestrator.cli.acceptances import unfinished
     from orchestrator.cli.controller import go_on
+    from orchestrator.features.accept.command import go_on as accept_on
     from orchestrator.inventory import open_inventory
     from orchestrator.record.benchfile import reached_inventory
 

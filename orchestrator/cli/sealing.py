@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from orchestrator.features.accept.record import AcceptanceDir
     from orchestrator.record import BenchDir
-    from orchestrator.record.acceptance import AcceptanceDir
     from orchestrator.record.archive import Archive
 
 __all__ = ["sealable", "signed"]

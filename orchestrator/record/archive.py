@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory, mkstemp
 from typing import Any, BinaryIO
 
 from orchestrator.errors import ConfigError, DataError, RunError
+from orchestrator.features.accept.record import CERTIFICATE, AcceptanceDir
 from orchestrator.files import failures
-from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir
 from orchestrator.record.archive_record import (
     MAX_OWN_BYTES,
     RECORD,

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RunError
+from orchestrator.features.accept.record import AcceptanceDir
 from orchestrator.files import failures
 from orchestrator.procs import stat
-from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.project import owner
 from orchestrator.record.rundir import BenchDir
 

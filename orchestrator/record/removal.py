@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError
+from orchestrator.features.accept.record import AcceptanceDir
 from orchestrator.files import failures
-from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.journal import pruned_hosts
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.ownership import holder, owned

@@ -13,9 +13,9 @@ from typing import Any
 
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, bench_names, node_pasts, page_name
 from orchestrator.errors import DataError, OrchError
+from orchestrator.features.accept.record import AcceptanceDir, acceptances
 from orchestrator.pool import shared_out
 from orchestrator.record import BenchDir, Project
-from orchestrator.record.acceptance import AcceptanceDir, acceptances
 from orchestrator.record.folder_cache import evidence_mark
 from orchestrator.record.node_states import NodeState, past_states
 from orchestrator.record.sealed import is_broken, sealed

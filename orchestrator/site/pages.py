@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry
 from orchestrator.analysis.compare.kept import kept
 from orchestrator.analysis.past_cells import damaged_runs, past_cells
 from orchestrator.errors import DataError, OrchError
+from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.page import render as render_certificate
+from orchestrator.features.accept.record import AcceptanceDir
 from orchestrator.record import BenchDir, holder
-from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.folder_cache import evidence_mark
 from orchestrator.record.manifest import read_manifest
-from orchestrator.report.html.certificate import render as render_certificate
 from orchestrator.report.html.page import Link, render, subject
 from orchestrator.report.references import compare_with
 from orchestrator.report.sections import sections_of

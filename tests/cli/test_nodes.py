@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestrator.analysis.accept import certificate_of
 from orchestrator.cli.main import program
 from orchestrator.cli.node_states import remember
 from orchestrator.errors import ConfigError
+from orchestrator.features.accept.certificate import certificate_of
 from orchestrator.record import Project
 from orchestrator.record.node_states import OUT, node_states
 from tests.support.acceptances import STEADY, acceptance

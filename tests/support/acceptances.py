@@ -12,14 +12,14 @@ from typing import Any
 
 from orchestrator import yamlfile
 from orchestrator.errors import RunError
+from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord, Attempt
+from orchestrator.features.accept.suite import choices_of, suite_of
 from orchestrator.inventory import Host
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.request import planned, request_of
 from orchestrator.plan.spec import RunSpec
-from orchestrator.plan.suite import choices_of, suite_of
-from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord, Attempt
 from orchestrator.record.benchfile import bench_record
 from orchestrator.record.manifest import RecordedOutcome, manifest_of, write_outcome
 from orchestrator.record.rundir import BenchDir

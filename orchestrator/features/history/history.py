@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis.past_acceptances import past_acceptances
 from orchestrator.analysis.past_cells import History, PastCell, history_of, listed
 from orchestrator.errors import OrchError
+from orchestrator.features.accept.past import past_acceptances
 from orchestrator.record import BenchDir, Project
 from orchestrator.record.folder_cache import remembered
 from orchestrator.record.rundir import bench_folders

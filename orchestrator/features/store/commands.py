@@ -20,10 +20,10 @@ from orchestrator.features.store.stored import named_in, note, opened, say, sign
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from orchestrator.features.accept.record import AcceptanceDir
     from orchestrator.features.store.archives import Listing, Store
     from orchestrator.features.store.index import Entry
     from orchestrator.record import BenchDir
-    from orchestrator.record.acceptance import AcceptanceDir
     from orchestrator.record.archive import Archive
 
 _PART = ".pull-"
@@ -147,8 +147,8 @@ def _source(name: str) -> Path | BenchDir | AcceptanceDir:
 
 def _all() -> list[Path | BenchDir | AcceptanceDir]:
     from orchestrator.errors import ConfigError
+    from orchestrator.features.accept.record import acceptances
     from orchestrator.record import BenchDir, Project
-    from orchestrator.record.acceptance import acceptances
     from orchestrator.record.rundir import bench_folders
 
     runs = Project.here(os.environ).runs

@@ -13,14 +13,14 @@ from xml.etree import ElementTree as Xml
 import pytest
 from rich.console import Console
 
-from orchestrator.analysis.accept import certificate_of
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.past_acceptances import past_acceptances
 from orchestrator.analysis.past_cells import PastCell
+from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.past import past_acceptances
+from orchestrator.features.accept.record import acceptances
 from orchestrator.features.history import report
 from orchestrator.features.history.history import chosen, history
 from orchestrator.features.history.trend_chart import svg
-from orchestrator.record.acceptance import acceptances
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize

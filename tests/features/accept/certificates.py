@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.analysis.accept import Certificate
-from orchestrator.analysis.accept.verdicts import Judged
+from orchestrator.features.accept.certificate import Certificate
+from orchestrator.features.accept.verdicts import Judged
 
 CHECK = {
     "host": "node2",

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from orchestrator.api.selection import Selection
     from orchestrator.errors import ConfigError
+    from orchestrator.features.accept.suite import Suite, SuiteStage
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.folders import FrameworkFolder
-    from orchestrator.plan.suite import Suite, SuiteStage
     from orchestrator.yamlfile import Document
 
 __all__ = ["SuitePlan", "in_words", "planned_suite", "show"]
@@ -44,11 +44,11 @@ def planned_suite(
     from functools import cache
     from pathlib import Path
 
-    from orchestrator.cli.suite_check import check_suite
     from orchestrator.errors import ConfigError
+    from orchestrator.features.accept.suite import references_of, suite_of
+    from orchestrator.features.accept.suite_check import check_suite
+    from orchestrator.features.accept.suite_files import open_references, open_suite
     from orchestrator.plan.folders import open_framework
-    from orchestrator.plan.suite import references_of, suite_of
-    from orchestrator.plan.suite_files import open_references, open_suite
 
     own = [folder for folder in (selection.project.root / "suites",) if folder.is_dir()]
     document = open_suite(name, own, where)
@@ -113,10 +113,10 @@ def _planned(
     read: Callable[[str], FrameworkFolder],
 ) -> tuple[list[tuple[SuiteStage, Bench | None]], dict[str, str]]:
     """Return the stages that are possible and fit the budget, each with its bench, and why others are left out."""
-    from orchestrator.cli.acceptance import bench_of
     from orchestrator.errors import ConfigError
+    from orchestrator.features.accept.controller import bench_of
+    from orchestrator.features.accept.suite import fitted
     from orchestrator.plan.spec import by_reason
-    from orchestrator.plan.suite import fitted
 
     nodes = len(selection.hosts)
     benches: dict[str, Bench | None] = {}

@@ -14,7 +14,6 @@ from typing import Any
 
 import typer
 
-from orchestrator.analysis.accept import Certificate, certificate_of, is_chosen
 from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.api.prepare import begun
 from orchestrator.api.selection import Selection
@@ -25,6 +24,18 @@ from orchestrator.cli.controller import reopened, run
 from orchestrator.cli.options import open_frameworks
 from orchestrator.controller.busy import is_busy
 from orchestrator.errors import ConfigError, DataError, Faults, Interrupted, OrchError
+from orchestrator.features.accept.certificate import Certificate, certificate_of
+from orchestrator.features.accept.nodes import is_chosen
+from orchestrator.features.accept.page import render
+from orchestrator.features.accept.record import (
+    CERTIFICATE,
+    AcceptanceDir,
+    AcceptanceRecord,
+    Attempt,
+    acceptances,
+    earlier_values,
+)
+from orchestrator.features.accept.suite import Suite, SuiteStage, choices_of
 from orchestrator.files import write_atomic
 from orchestrator.inventory import Host
 from orchestrator.nodes.preflight import capture
@@ -33,13 +44,10 @@ from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import FrameworkFolder, framework_for
 from orchestrator.plan.placement import taken
 from orchestrator.plan.request import Request, planned, request_of
-from orchestrator.plan.suite import Suite, SuiteStage, choices_of
 from orchestrator.plan.words import shortest
 from orchestrator.plural import plural
-from orchestrator.record.acceptance import CERTIFICATE, AcceptanceDir, AcceptanceRecord, Attempt, acceptances, earlier_values
 from orchestrator.record.refused import errors_between_runs
 from orchestrator.record.rundir import RunDir
-from orchestrator.report.html.certificate import render
 from orchestrator.report.text import one_line
 from orchestrator.results import RunResult
 from orchestrator.results.read import read_run

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.features.accept.suite import Bar
 from orchestrator.plan.spec import as_written
-from orchestrator.plan.suite import Bar
 from orchestrator.record import BenchDir
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.results import RunResult

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.api.selection import Selection
-from orchestrator.cli.suite_plan import SuitePlan, planned_suite, show
 from orchestrator.errors import ConfigError, Faults
+from orchestrator.features.accept.suite_files import suites
+from orchestrator.features.accept.suite_plan import SuitePlan, planned_suite, show
 from orchestrator.inventory import open_inventory
-from orchestrator.plan.suite_files import suites
 from orchestrator.record.project import Project
 from tests.support import hashing
 

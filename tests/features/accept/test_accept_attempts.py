@@ -13,18 +13,18 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator import yamlfile
-from orchestrator.analysis.accept import certificate_of
 from orchestrator.api.selection import Selection
 from orchestrator.checks.check import failed
-from orchestrator.cli import acceptance as carried_out
-from orchestrator.cli.acceptance import Acceptance, _blamed
 from orchestrator.cli.options import select
 from orchestrator.errors import DataError, OrchError, RunError, TransportError
+from orchestrator.features.accept import controller as carried_out
+from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.controller import Acceptance, _blamed
+from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord, Attempt
+from orchestrator.features.accept.suite import suite_of
 from orchestrator.inventory import Host
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
-from orchestrator.plan.suite import suite_of
-from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord, Attempt
 from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results import RunResult

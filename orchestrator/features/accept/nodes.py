@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from orchestrator.analysis.accept.units import CLUSTER
-from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.errors import DataError
+from orchestrator.features.accept.units import CLUSTER
+from orchestrator.features.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.inventory import fold
 from orchestrator.logs.failures import LAST_OUTPUT
 from orchestrator.plural import plural, times

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from orchestrator.api.prepare import check_variables
 from orchestrator.checks.check import NAMES
-from orchestrator.cli.acceptance import ranks_of, request_for
 from orchestrator.errors import ConfigError, Faults
+from orchestrator.features.accept.controller import ranks_of, request_for
+from orchestrator.features.accept.suite import Bar, Reference, Suite, SuiteStage, suite_of
 from orchestrator.inventory import Host, Inventory, nearest
 from orchestrator.plan.folders import FrameworkFolder, framework_for
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.request import Request, check_choices
-from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, suite_of
 from orchestrator.results.expectations import check_names
 from orchestrator.yamlfile import Document
 

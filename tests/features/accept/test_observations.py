@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.analysis.accept import certificate_of
-from orchestrator.analysis.accept.seen import of_runs, see
 from orchestrator.errors import RunError
+from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.observations import of_runs, see
+from orchestrator.features.accept.page import render
+from orchestrator.features.accept.report import lines
+from orchestrator.features.accept.report import seen as seen_of
 from orchestrator.features.hang.cause import VERDICT_KEY, Verdict
 from orchestrator.record.manifest import RecordedOutcome, write_outcome
-from orchestrator.report.accept import lines
-from orchestrator.report.accept import seen as seen_of
-from orchestrator.report.html.certificate import render
 from orchestrator.results.numbers.excess import Excess
 from orchestrator.results.run import Lowered
 from orchestrator.results.slow_ranks import SlowRank

@@ -11,21 +11,21 @@ from functools import partial
 from typing import Any
 
 from orchestrator import yamlfile
-from orchestrator.analysis.accept.bars import against_others, against_references, confirmed, without_figure
-from orchestrator.analysis.accept.blame import depend_on_hosts, succeeds_without
-from orchestrator.analysis.accept.earlier import against_earlier, measured
-from orchestrator.analysis.accept.figures import UnitFigure, figures_of, without_reference
-from orchestrator.analysis.accept.nodes import by_checks, by_links, by_lost_links, by_runs
-from orchestrator.analysis.accept.seen import of_runs, see
-from orchestrator.analysis.accept.units import CLUSTER, Group, groups_of
-from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
 from orchestrator.checks.facts import serials
 from orchestrator.feature import providers
+from orchestrator.features.accept.bars import against_others, against_references, confirmed, without_figure
+from orchestrator.features.accept.blame import depend_on_hosts, succeeds_without
+from orchestrator.features.accept.earlier import against_earlier, measured
+from orchestrator.features.accept.figures import UnitFigure, figures_of, without_reference
+from orchestrator.features.accept.nodes import by_checks, by_links, by_lost_links, by_runs
+from orchestrator.features.accept.observations import of_runs, see
+from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord
+from orchestrator.features.accept.suite import Bar, Reference, Suite, SuiteStage, references_of, suite_of
+from orchestrator.features.accept.units import CLUSTER, Group, groups_of
+from orchestrator.features.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
 from orchestrator.inventory import fold
 from orchestrator.plan.spec import by_reason
-from orchestrator.plan.suite import Bar, Reference, Suite, SuiteStage, references_of, suite_of
 from orchestrator.record import BenchDir
-from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord
 from orchestrator.results import RunResult
 from orchestrator.results.bench import notes_of, placed
 from orchestrator.results.expectations import MET, NOT_MET

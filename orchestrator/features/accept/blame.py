@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from orchestrator.features.accept.suite import SuiteStage, choices_of
 from orchestrator.plan.spec import RunSpec
-from orchestrator.plan.suite import SuiteStage, choices_of
 from orchestrator.results import RunResult
 from orchestrator.yamlfile import Document
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.analysis.accept.bars import FIND, MORE, finite, power_words
-from orchestrator.analysis.accept.units import CLUSTER, Group, Unit
-from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
+from orchestrator.features.accept.bars import FIND, MORE, finite, power_words
+from orchestrator.features.accept.units import CLUSTER, Group, Unit
+from orchestrator.features.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.results import median
 from orchestrator.results.numbers.intervals import Interval, change_interval
 from orchestrator.results.numbers.peer_power import OFTEN

@@ -7,8 +7,8 @@ from base64 import b64encode
 from collections.abc import Sequence
 from importlib.resources import files
 
-from orchestrator.analysis.accept import Certificate
-from orchestrator.report.accept import figure_cells, figures_by_group, found, seen, subjects
+from orchestrator.features.accept.certificate import Certificate
+from orchestrator.features.accept.report import figure_cells, figures_by_group, found, seen, subjects
 from orchestrator.report.html.navigation import Link
 from orchestrator.report.html.template import environment
 
@@ -17,9 +17,9 @@ __all__ = ["render"]
 
 def render(certificate: Certificate, links: Sequence[Link] = ()) -> str:
     """Return the page, with ``links`` to other pages of a site. The same certificate gives the same bytes."""
-    folder = files(__package__)
+    folder = files("orchestrator.report.html")
     css = folder.joinpath("page.css").read_text(encoding="utf-8")
-    template = folder.joinpath("certificate.html.j2").read_text(encoding="utf-8")
+    template = files(__package__).joinpath("certificate.html.j2").read_text(encoding="utf-8")
     return (
         environment()
         .from_string(template)

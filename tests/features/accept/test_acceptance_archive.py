@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.api.sealing import contents
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.record.acceptance import AcceptanceDir
+from orchestrator.features.accept.record import AcceptanceDir
 from orchestrator.record.archive import Archive, seal, verify
 from orchestrator.record.signature import sign, signer
 from orchestrator.record.state_file import write_state

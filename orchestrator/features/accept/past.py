@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis.accept import certificate_of
 from orchestrator.errors import OrchError
-from orchestrator.record.acceptance import AcceptanceDir, acceptances
+from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.record import AcceptanceDir, acceptances
 from orchestrator.record.folder_cache import remembered
 from orchestrator.record.past_acceptance import PastAcceptance, oldest_first
 

@@ -8,9 +8,9 @@ import pytest
 
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, Faults
+from orchestrator.features.accept.suite import choices_of, fitted, references_of, suite_of
+from orchestrator.features.accept.suite_files import open_references, open_suite, suites
 from orchestrator.plan.run_file import run_file_of
-from orchestrator.plan.suite import choices_of, fitted, references_of, suite_of
-from orchestrator.plan.suite_files import open_references, open_suite, suites
 
 SMALL = """\
 title: small

@@ -33,17 +33,17 @@ from orchestrator.cli.options import (
     tell_path,
     template_bases,
 )
-from orchestrator.cli.suite_plan import SuitePlan, planned_suite, show
+from orchestrator.features.accept.suite_plan import SuitePlan, planned_suite, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from orchestrator.analysis.accept import Certificate
     from orchestrator.api.selection import Selection
-    from orchestrator.cli.acceptance import Acceptance
+    from orchestrator.features.accept.certificate import Certificate
+    from orchestrator.features.accept.controller import Acceptance
+    from orchestrator.features.accept.record import AcceptanceDir
     from orchestrator.plan import Limits
-    from orchestrator.record.acceptance import AcceptanceDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -124,8 +124,8 @@ def begun(
     import time
     from pathlib import Path
 
-    from orchestrator.cli.acceptance import Acceptance, earlier_of
-    from orchestrator.record.acceptance import AcceptanceDir, AcceptanceRecord
+    from orchestrator.features.accept.controller import Acceptance, earlier_of
+    from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord
     from orchestrator.version import __version__
     from orchestrator.yamlfile import read_text
 
@@ -165,9 +165,9 @@ def gated(
     ``with_suspects``: a host that was suspect before stays if its verdict is open. Raises Regression if what fails is not a
     node, or no host is left. An open verdict is named, and the bench goes on.
     """
-    from orchestrator.cli.acceptance import certify
     from orchestrator.errors import Regression
-    from orchestrator.report.accept import lines
+    from orchestrator.features.accept.controller import certify
+    from orchestrator.features.accept.report import lines
 
     plan = planned_suite(suite, selection, bases, None, "--gate")
     acceptance = begun(plan, selection, bases, limits, budget_s=None, accept_new=accept_new)
@@ -189,8 +189,8 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
     """Carry an acceptance out, write its certificate, print it, and exit with its verdict."""
     from contextlib import suppress
 
-    from orchestrator.cli.acceptance import certify
     from orchestrator.errors import OrchError
+    from orchestrator.features.accept.controller import certify
 
     folder = acceptance.folder
     with _held(folder):
@@ -226,7 +226,7 @@ def _held(folder: AcceptanceDir) -> Iterator[None]:
 
 def _tell(certificate: Certificate, folder: AcceptanceDir, archived: Path, as_json: bool) -> None:
     """Print a certificate, and exit with its verdict."""
-    from orchestrator.report.accept import lines, status
+    from orchestrator.features.accept.report import lines, status
 
     if as_json:
         print_json({**certificate.as_dict(), "path": str(folder.path), "archive": str(archived), "measured": {}})
@@ -245,13 +245,13 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     from pathlib import Path
 
     from orchestrator import yamlfile
-    from orchestrator.analysis.accept import certificate_of
-    from orchestrator.cli.acceptance import Acceptance
     from orchestrator.errors import ConfigError, DataError
+    from orchestrator.features.accept.certificate import certificate_of
+    from orchestrator.features.accept.controller import Acceptance
+    from orchestrator.features.accept.record import CERTIFICATE
+    from orchestrator.features.accept.suite import suite_of
     from orchestrator.plan import Limits
-    from orchestrator.plan.suite import suite_of
     from orchestrator.record import BenchDir
-    from orchestrator.record.acceptance import CERTIFICATE
     from orchestrator.record.benchfile import reached_inventory
 
     record, archived = folder.record(), folder.path / f"{CERTIFICATE}.tar"
@@ -294,7 +294,7 @@ def sealed(folder: AcceptanceDir, sign: Path | None) -> Path:
     from orchestrator.cli.main import report
     from orchestrator.cli.sealing import signed
     from orchestrator.errors import ConfigError
-    from orchestrator.record.acceptance import CERTIFICATE
+    from orchestrator.features.accept.record import CERTIFICATE
     from orchestrator.record.archive import seal
 
     target = folder.path / f"{CERTIFICATE}.tar"

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from orchestrator.analysis.accept import Certificate
-from orchestrator.analysis.accept.figures import UnitFigure
-from orchestrator.analysis.accept.verdicts import FAIL, PASS, UNDECIDED, Finding
 from orchestrator.errors import Regression, Undecided
+from orchestrator.features.accept.certificate import Certificate
+from orchestrator.features.accept.figures import UnitFigure
+from orchestrator.features.accept.verdicts import FAIL, PASS, UNDECIDED, Finding
 from orchestrator.inventory import fold
 from orchestrator.plural import plural
 from orchestrator.report.text import one_line

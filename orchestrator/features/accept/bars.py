@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from orchestrator.analysis.accept.units import CLUSTER, Group, Unit
-from orchestrator.analysis.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
-from orchestrator.plan.suite import Reference
+from orchestrator.features.accept.suite import Reference
+from orchestrator.features.accept.units import CLUSTER, Group, Unit
+from orchestrator.features.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.results import interval, median
 from orchestrator.results.numbers.intervals import Interval, plain_interval
 from orchestrator.results.numbers.peer_power import least_named, repeats_that_find

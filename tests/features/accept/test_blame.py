@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator import yamlfile
-from orchestrator.analysis.accept import certificate_of
-from orchestrator.analysis.accept.blame import depend_on_hosts, succeeds_without
 from orchestrator.errors import RunError
-from orchestrator.plan.suite import suite_of
+from orchestrator.features.accept.blame import depend_on_hosts, succeeds_without
+from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.suite import suite_of
 from orchestrator.results import RunResult
 from orchestrator.results.read import read_run
-from tests.analysis.accept.certificates import judged, verdicts
+from tests.features.accept.certificates import judged, verdicts
 from tests.support.acceptances import SUITE, acceptance, fail_runs, repeated
 
 REST = ("node1", "node2", "node3")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.analysis.accept import certificate_of, is_chosen
-from tests.analysis.accept.certificates import CHECK, judged, verdicts
+from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.nodes import is_chosen
+from tests.features.accept.certificates import CHECK, judged, verdicts
 from tests.support.acceptances import SUITE, acceptance
 
 

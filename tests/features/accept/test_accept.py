@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestrator.analysis.accept import certificate_of
-from orchestrator.cli.accept import begun
-from orchestrator.cli.acceptance import bench_of, earlier_of
 from orchestrator.cli.main import program
 from orchestrator.cli.options import find_bench, select
-from orchestrator.cli.suite_plan import planned_suite
 from orchestrator.errors import ConfigError, Interrupted, RunError
+from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.command import begun
+from orchestrator.features.accept.controller import bench_of, earlier_of
+from orchestrator.features.accept.record import AcceptanceDir
+from orchestrator.features.accept.suite import suite_of
+from orchestrator.features.accept.suite_files import open_suite, suites
+from orchestrator.features.accept.suite_plan import planned_suite
 from orchestrator.inventory import Host
 from orchestrator.plan import Limits
-from orchestrator.plan.suite import suite_of
-from orchestrator.plan.suite_files import open_suite, suites
-from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.ownership import holder, owned
 from tests.support import commands
 from tests.support.acceptances import STEADY, acceptance, hosts_of
@@ -156,7 +156,7 @@ def test_what_is_wrong_with_a_gate_or_the_bench_after_it_is_said_before_a_host_i
 
 
 def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Path) -> None:
-    from orchestrator.cli.acceptance import certify
+    from orchestrator.features.accept.controller import certify
 
     hosts = hosts_of(3)
     for name, tflops in (("a1-good", {}), ("a2-bad", {0: tuple(0.7 * value for value in STEADY)})):
@@ -170,8 +170,8 @@ def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Pat
 
 
 def test_what_is_over_is_printed_again_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.cli.accept import sealed
-    from orchestrator.cli.acceptance import certify
+    from orchestrator.features.accept.command import sealed
+    from orchestrator.features.accept.controller import certify
     from orchestrator.record.node_states import GOOD, NodeState, change, node_states
 
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
@@ -194,8 +194,8 @@ def test_what_is_over_is_printed_again_and_changes_nothing(tmp_path: Path, monke
 def test_a_key_that_does_not_sign_hides_no_verdict_and_the_way_on_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.cli.accept import sealed
-    from orchestrator.cli.acceptance import certify
+    from orchestrator.features.accept.command import sealed
+    from orchestrator.features.accept.controller import certify
 
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -254,7 +254,7 @@ def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_between_benches_says_how_to_go_on(number: int, tmp_path: Path) -> None:
-    from orchestrator.cli.accept import _held
+    from orchestrator.features.accept.command import _held
 
     folder = acceptance(tmp_path / "runs", {}, nodes=3, name="a1-small")
     part = folder.path / ".0123456789abcdef.part"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.accept.bars import reference_of
-from orchestrator.analysis.accept.units import Group
-from orchestrator.plan.suite import Reference
+from orchestrator.features.accept.bars import reference_of
+from orchestrator.features.accept.suite import Reference
+from orchestrator.features.accept.units import Group
 from orchestrator.results import interval, median
 from orchestrator.results.numbers.intervals import plain_interval
 

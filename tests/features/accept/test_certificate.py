@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.accept import certificate_of
-from orchestrator.analysis.accept.bars import confirmed
-from orchestrator.analysis.accept.earlier import against_earlier, measured
-from orchestrator.analysis.accept.units import Group, Unit
-from orchestrator.analysis.accept.verdicts import Finding, Judged
 from orchestrator.errors import RunError
+from orchestrator.features.accept.bars import confirmed
+from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.earlier import against_earlier, measured
+from orchestrator.features.accept.page import render
+from orchestrator.features.accept.record import AcceptanceDir
+from orchestrator.features.accept.report import lines, status
+from orchestrator.features.accept.units import Group, Unit
+from orchestrator.features.accept.verdicts import Finding, Judged
 from orchestrator.plan.spec import Skipped
-from orchestrator.record.acceptance import AcceptanceDir
 from orchestrator.record.manifest import RecordedOutcome, write_outcome
-from orchestrator.report.accept import lines, status
-from orchestrator.report.html.certificate import render
-from tests.analysis.accept.certificates import CHECK, judged, verdicts
+from tests.features.accept.certificates import CHECK, judged, verdicts
 from tests.support.acceptances import REFERENCE, STEADY, SUITE, acceptance
 
 SLOW = tuple(0.88 * value for value in STEADY)

@@ -1,0 +1,7 @@
+"""Whether nodes and links are what they should be: a suite of benches, its bars, and a certificate."""
+
+from orchestrator.feature import Feature
+
+FEATURE = Feature(
+    commands={"command": {"accept": "Measure every node and link against the bars of a suite."}},
+)
