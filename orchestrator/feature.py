@@ -35,6 +35,11 @@ class Feature:
     - ``folder_check``: checks of files in a framework folder that the feature alone reads: ``table_faults(folder)`` returns
       errors, and ``rule_notes(framework, log, path)`` what to know of its sample log
     - ``file_schema``: ``json_schema()`` of a file that users write, and ``KIND``, its name for `orch schema`
+    - ``bench_group``: folders of several benches: ``GROUP``, the class of them, ``groups(runs)`` and ``group_at(path)`` find
+      them as `orchestrator.record.bench_groups.BenchGroup`; ``contents(group)`` is what its archive holds besides files,
+      ``overview(group, links)`` what a site shows of it, and ``resume(group, …)`` continues it
+    - ``gate``: what a bench may run first on its hosts: ``planned_gate(…)``, ``gated(…)`` (`orchestrator.cli.suite_gate`)
+    - ``past_acceptances``: what `orch history` lists below the cells: ``past_acceptances(runs, cache)``
     - ``store``: sealed archives in places that a team shares: ``is_store(where)``, ``verify_store(…)``, ``history_from(…)``
     - ``bench_kind``: benches whose cells come round by round: ``KEYS``, one of which such a bench has in ``bench.json``;
       ``part_of(key, value)`` reads what stands there, ``scheduler(bench, plan, observe, hosts)`` is asked for the next runs,

@@ -4,11 +4,13 @@
 ('1 run', '3 runs', '2 processes')
 >>> times(1), times(4)
 ('once', '4 times')
+>>> with_article("bench"), with_article("acceptance")
+('a bench', 'an acceptance')
 """
 
 from __future__ import annotations
 
-__all__ = ["plural", "times"]
+__all__ = ["plural", "times", "with_article"]
 
 
 def plural(count: int, one: str, several: str = "") -> str:
@@ -19,3 +21,8 @@ def plural(count: int, one: str, several: str = "") -> str:
 def times(count: int) -> str:
     """Return a count of events."""
     return "once" if count == 1 else f"{count} times"
+
+
+def with_article(noun: str) -> str:
+    """Return a noun after its article."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -56,8 +56,6 @@ MAY_USE = {
 # Features: what orch does besides planning, carrying out and summarizing a bench. Each is to become a folder of `features`,
 # which says by itself what it is; these are the modules and folders of features that still lie elsewhere.
 FEATURES = {
-    "accept": "analysis/accept analysis/past_acceptances cli/accept cli/acceptance cli/acceptances cli/suite_check "
-    "cli/suite_plan plan/suite plan/suite_files record/acceptance report/accept report/html/certificate",
     "profile": "plan/profile",
     "site": "analysis/catalogue cli/serve cli/site cli/watching report/html/choices report/html/overviews "
     "report/html/trend_charts site",
@@ -65,35 +63,23 @@ FEATURES = {
 # The rest is the core, which imports no feature. These modules of it still do, each with what it imports; a module that is not
 # listed here, or a feature that is not in its row, is refused.
 NOT_YET = {
-    "api/find": "accept",
     "api/prepare": "profile",
-    "api/sealing": "accept",
-    "cli/bench": "accept profile",
-    "cli/complete": "accept",
-    "cli/node_states": "accept",
-    "cli/options": "accept",
+    "cli/bench": "profile",
     "cli/page": "site",
-    "cli/resume": "accept",
-    "cli/sealing": "accept",
     "plan/bench": "profile",
-    "record/archive": "accept",
     "record/bench_parts": "profile",
     "record/benchfile": "profile",
-    "record/ownership": "accept",
-    "record/removal": "accept",
     "report/html/comparison": "site",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
 # modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing: that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "accept/figures accept/verdicts catalogue "
-        "compare/benches compare/causes compare/cells compare/detectable compare/kept compare/suspects "
-        "past_acceptances past_cells"
+        "catalogue compare/benches compare/causes compare/cells compare/detectable compare/kept compare/suspects past_cells"
     ),
     "api": "allocation bench find opened plan prepare progress sealing selection",
     "checks": "among check differences facts gpu_states gpus interfaces judge load",
-    "cli": "compare complete connecting controller dry_run node_states options process sealing submitting",
+    "cli": "compare complete connecting controller dry_run main node_states options process sealing signals submitting",
     "controller": "busy controller earlier events fitness peer stage stopping",
     "inventory": (
         "allocation containers devices fields foreign_files formats hostset json_schema reserved schema secrets values versions"
@@ -102,16 +88,16 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line containers environment expectations folders framework job measures options "
-        "payload placement profile published_schema render request run_schema scaffold scaling schedule schema schema_faults "
-        "spec suite suite_files transformer trial variables words"
+        "payload placement profile published_schema render request run_file run_schema scaffold scaling schedule schema "
+        "schema_faults spec transformer trial variables words"
     ),
     "record": (
-        "acceptance archive archive_record bench_parts benchfile borrow defaults evidence "
+        "archive archive_record bench_groups bench_parts benchfile borrow defaults evidence "
         "folder_cache journal manifest node_record node_states owed past_acceptance project recorded_spec "
         "refused removal reread rundir sealed signature state_file submission telemetry"
     ),
     "report": (
-        "accept cells checks compare formats/dlperf formats/json html/axes html/certificate html/comparison "
+        "cells checks compare formats/dlperf formats/json html/axes html/comparison "
         "html/navigation html/overviews html/page html/sparkline html/svg html/template references "
         "sections terminal text"
     ),
@@ -132,7 +118,6 @@ READERS = {
     "plan/bundle.py",
     "plan/folders.py",
     "plan/payload.py",
-    "plan/suite_files.py",
 }
 # Arithmetic on a seed, not chance.
 SEEDED = {"plan/bench.py": "random"}
@@ -498,7 +483,8 @@ def test_no_file_is_longer_than_a_reader_can_hold(files: list[Path]) -> None:
     assert [path for path in files if len(path.read_text(encoding="utf-8").splitlines()) > MAX_LINES] == []
 
 
-# What only `record/` knows: keys of files that it reads and writes, and what hands out their content as it is.
+# What only `record/`, and `record.py` of a feature with files of its own, knows: keys of files that it reads and writes, and
+# what hands out their content as it is.
 KEYS_OF_RECORDS = {
     "borrowed", "superseded", "planned_with", "course", "placement", "first_rank", "nproc", "stopped_mono_s", "ended_mono_s",
     "oom_kills", "slowed_us", "skew_s", "bound_s", "offset_s",
@@ -525,6 +511,7 @@ def test_what_stands_in_a_record_is_known_to_its_reader_alone(package: str) -> N
     asked_for = [
         f"{path}:{line}: {key}"
         for path in modules_of(package)
+        if not re.fullmatch(r"features/\w+/record\.py", label(path))
         for line, key in keys_asked_for(path)
         if key in (KEYS_OF_RECORDS | PLAIN_CONTENT) - OWN_KEYS.get(label(path), set())
     ]
@@ -617,7 +604,7 @@ def test_the_help_has_each_command_on_one_line() -> None:
 
 
 def test_a_bench_an_acceptance_and_a_table_need_no_library_of_an_extra() -> None:
-    modules = ("cli.acceptance", "cli.controller", "cli.summarize", "report.terminal", "api.plan")
+    modules = ("features.accept.controller", "cli.controller", "cli.summarize", "report.terminal", "api.plan")
     loads = "; ".join(f"import orchestrator.{module}" for module in modules)
     done = run_python(f"import sys; {loads}\nprint([name for name in {[*EXTRAS, 'numpy', 'scipy']} if name in sys.modules])")
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.analysis.compare.kept import cell_of
 from orchestrator.analysis.past_cells import PastCell, revived
-from orchestrator.features.accept.record import acceptances
+from orchestrator.record.bench_groups import groups
 from orchestrator.record.node_states import NodeState
 from orchestrator.record.rundir import bench_folders
 from orchestrator.results import Cell
@@ -19,9 +19,7 @@ __all__ = ["AcceptanceEntry", "BenchEntry", "NodePast", "bench_names", "node_pas
 
 def bench_names(runs: Path) -> list[str]:
     """Return the names of all benches in a folder, those of acceptances as ``ACCEPTANCE/BENCH``."""
-    of_stages = [
-        f"{folder.path.name}/{path.name}" for folder in acceptances(runs) for path in reversed(bench_folders(folder.path))
-    ]
+    of_stages = [f"{folder.path.name}/{path.name}" for folder in groups(runs) for path in reversed(bench_folders(folder.path))]
     return [*(path.name for path in reversed(bench_folders(runs))), *of_stages]
 
 

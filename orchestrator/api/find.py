@@ -17,15 +17,16 @@ def find_bench(project: Project, name: str) -> BenchDir:
     """Return the bench with this name, directory or label, or the latest of the project. Raise ConfigError if there is none,
     and for an acceptance, naming its benches."""
     from orchestrator.errors import ConfigError
-    from orchestrator.features.accept.record import AcceptanceDir
+    from orchestrator.plural import with_article
     from orchestrator.record import BenchDir, latest
+    from orchestrator.record.bench_groups import group_at
 
     if name:
         path = bench_path(project, name)
-        if (acceptance := AcceptanceDir(path)).is_one:
-            benches = [f"{path / attempt.bench_id} ({attempt.stage})" for attempt in acceptance.record().attempts]
+        if group := group_at(path):
+            benches = [f"{bench.path} ({stage})" for stage, bench in group.stages()]
             hint = f"its benches are {', '.join(benches)}" if benches else ""
-            raise ConfigError("expected a bench, got an acceptance", where=str(path), hint=hint)
+            raise ConfigError(f"expected a bench, got {with_article(group.noun)}", where=str(path), hint=hint)
         return BenchDir.open(path)
     runs = project.runs
     newest = latest(runs)

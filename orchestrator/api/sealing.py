@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.features.accept.record import AcceptanceDir
-    from orchestrator.record import BenchDir
+    from collections.abc import Mapping
 
-__all__ = ["contents"]
+    from orchestrator.record import BenchDir
+    from orchestrator.record.bench_groups import BenchGroup
+
+__all__ = ["contents", "history_of_archive"]
 
 HISTORY_SCHEMA = 1
 """Of ``history`` in an archive. 1: first version."""
 
 
-def contents(folder: BenchDir | AcceptanceDir) -> dict[str, Any]:
+def contents(folder: BenchDir | BenchGroup) -> dict[str, Any]:
     """Return what an archive holds besides files: ``tables``, what ``orch summarize --json`` prints of a bench or the
     certificate of an acceptance, and ``history``, what ``orch history`` and a list of archives show of it.
 
@@ -22,8 +24,9 @@ def contents(folder: BenchDir | AcceptanceDir) -> dict[str, Any]:
     import json
 
     from orchestrator.record import BenchDir
+    from orchestrator.record.bench_groups import provider_of
 
-    computed = _of_bench(folder) if isinstance(folder, BenchDir) else _of_acceptance(folder)
+    computed = _of_bench(folder) if isinstance(folder, BenchDir) else provider_of(folder).contents(folder)
     values: dict[str, Any] = json.loads(json.dumps(computed, allow_nan=False))
     return values
 
@@ -40,32 +43,24 @@ def _of_bench(bench: BenchDir) -> dict[str, Any]:
 
     record, runs = bench.record(), [read_run(run) for run in bench.runs()]
     planned = planned_runs(bench, runs)
-    history = {
-        "schema": HISTORY_SCHEMA,
-        "id": record.bench_id,
-        "created": record.created,
-        "label": record.label,
-        "runs": planned.counts.planned,
-        "measured": planned.counts.measured,
-        "benches": {record.bench_id: listed(bench, record.bench_id, runs)},
-    }
+    counts = planned.counts
+    benches = {record.bench_id: listed(bench, record.bench_id, runs)}
+    history = history_of_archive(
+        record.bench_id, record.created, record.label, runs=counts.planned, measured=counts.measured, benches=benches
+    )
     return {"tables": json.loads(render(of_bench(planned, notes_of(bench)))), "history": history}
 
 
-def _of_acceptance(acceptance: AcceptanceDir) -> dict[str, Any]:
-    from orchestrator.analysis.past_cells import listed
-    from orchestrator.features.accept.certificate import certificate_of
-    from orchestrator.results.read import read_run
-
-    record, certificate = acceptance.record(), certificate_of(acceptance).as_dict()
-    benches = [acceptance.bench(attempt.bench_id) for attempt in record.attempts]
-    history = {
+def history_of_archive(
+    name: str, created: str, label: str, *, runs: int, measured: int, benches: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what ``orch history`` and a list of archives show of an archive; ``benches`` by name as `listed` gives them."""
+    return {
         "schema": HISTORY_SCHEMA,
-        "id": record.acceptance_id,
-        "created": record.created,
-        "label": record.suite,
-        "runs": sum(len(bench.record().runs) for bench in benches),
-        "measured": sum(stage["measured"] for stage in certificate["stages"] if stage["bench_id"]),
-        "benches": {bench.path.name: listed(bench, bench.path.name, list(map(read_run, bench.runs()))) for bench in benches},
+        "id": name,
+        "created": created,
+        "label": label,
+        "runs": runs,
+        "measured": measured,
+        "benches": benches,
     }
-    return {"tables": certificate, "history": history}

@@ -12,7 +12,7 @@ from orchestrator.api.opened import Opened
 from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.defaults import choices, say_choices
-from orchestrator.cli.node_states import Gate, WithSuspects, without_suspects
+from orchestrator.cli.node_states import WithSuspects, without_suspects
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -43,10 +43,10 @@ from orchestrator.cli.options import (
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
 from orchestrator.cli.spares import Spares, set_aside, with_spares
 from orchestrator.cli.submitting import Slurm, hosts_for
+from orchestrator.cli.suite_gate import Gate, gated, planned_gate
 
 if TYPE_CHECKING:
     from orchestrator.api.selection import Selection
-    from orchestrator.features.accept.suite_plan import SuitePlan
 
 
 def add_to(app: typer.Typer) -> None:
@@ -188,7 +188,6 @@ def bench(
     """
     from orchestrator import yamlfile
     from orchestrator.api.prepare import prepared
-    from orchestrator.features.accept.suite_plan import in_words, planned_suite
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.profile import check_profiled, profile_of
     from orchestrator.plan.request import check_measures, planned, request_of
@@ -249,11 +248,9 @@ def bench(
         telemetry=telemetry,
     )
 
-    def checked(selection: Selection) -> SuitePlan | None:
+    def checked(selection: Selection) -> str:
         """Raise what is refused on these hosts before any is contacted; return what the gate would run."""
-        first = None
-        if gate is not None:
-            first = planned_suite(gate, selection, bases, None, "--gate")
+        first = "" if gate is None else planned_gate(gate, selection, bases)
         members, _ = set_aside(selection, spares)
         prepared(request, folders, members, bench_id=bench_id, seed=0, profile=tracing, say=lambda _: None)
         return first
@@ -274,15 +271,13 @@ def bench(
         Opened() as opened,
     ):
         chosen = selection = without_suspects(chosen, with_suspects)
-        first = checked(selection) if gate is not None else None  # and not after the gate
+        first = checked(selection) if gate is not None else ""  # and not after the gate
         if first and dry_run:
-            say(f"gate: first {in_words(first, len(selection.hosts))}")
+            say(f"gate: first {first}")
         if skip_unreachable and not dry_run:
             selection = reached(selection, accept_new, opened)
             spares = max(0, spares - (len(chosen.hosts) - len(selection.hosts)))  # one takes the place of each that is left out
         if gate is not None and not dry_run:
-            from orchestrator.features.accept.command import gated
-
             opened.close()
             selection = gated(selection, gate, bases, limits, accept_new=accept_new, with_suspects=with_suspects)
         selection, aside = set_aside(selection, spares)

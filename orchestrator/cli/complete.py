@@ -26,7 +26,7 @@ _TOP = re.compile(r"^(\w+):")
 _NAME = re.compile(r"""^  ["']?([\w.-]+)["']?:""")
 
 
-def _quiet(find: Callable[[typer.Context, str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
+def quiet(find: Callable[[typer.Context, str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
     """Return a completion that extends the last word of a list with commas, and answers nothing where something is wrong."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -38,16 +38,16 @@ def _quiet(find: Callable[[typer.Context, str], Iterable[str]]) -> Callable[[typ
     return complete
 
 
-def _project() -> Project:
+def here() -> Project:
     from orchestrator.record import Project
 
     return Project.here(os.environ)
 
 
-@_quiet
+@quiet
 def hosts(ctx: typer.Context, last: str) -> Iterable[str]:
     """Return hosts and groups of the inventory that the command would use."""
-    project = _project()
+    project = here()
     given = ctx.params.get("hosts") or ""
     source, _ = project.inventory_source(given, os.environ)
     names = _hosts_of(project, Path(source).expanduser())
@@ -77,10 +77,10 @@ def _hosts_of(project: Project, path: Path) -> list[str]:
     return names
 
 
-@_quiet
+@quiet
 def benches(ctx: typer.Context, last: str) -> Iterable[str]:
     """Return the names of the project's benches, the newest first, and their labels."""
-    folders = sorted(_project().runs.glob("*/bench.json"), reverse=True)
+    folders = sorted(here().runs.glob("*/bench.json"), reverse=True)
     names = [path.parent.name for path in folders]
     return [*names, *filter(None, map(_label, folders[:200]))]
 
@@ -90,34 +90,26 @@ def _label(path: Path) -> str:
     return match[1].decode() if match else ""
 
 
-@_quiet
+@quiet
 def runs(ctx: typer.Context, last: str) -> Iterable[str]:
     """Return the ids of the runs of the latest bench."""
-    newest = max(_project().runs.glob("*/bench.json"))
+    newest = max(here().runs.glob("*/bench.json"))
     return sorted(path.parent.name for path in newest.parent.glob("*/manifest.json"))
 
 
-@_quiet
+@quiet
 def frameworks(ctx: typer.Context, last: str) -> Iterable[str]:
     """Return the names of framework folders."""
     return sorted(_folders(ctx))
 
 
-@_quiet
-def suites(ctx: typer.Context, last: str) -> Iterable[str]:
-    """Return the names of the suites."""
-    from orchestrator.features.accept.suite_files import suites as suite_files
-
-    return suite_files([_project().root / "suites"])
-
-
-@_quiet
+@quiet
 def models(ctx: typer.Context, last: str) -> Iterable[str]:
     """Return the models of the frameworks on the command line, or of all."""
     return sorted({name for folder in _chosen(ctx) for name in _names_under("models", folder)})
 
 
-@_quiet
+@quiet
 def checks(ctx: typer.Context, last: str) -> Iterable[str]:
     """Return the names of preflight's checks."""
     from orchestrator.checks.check import NAMES
@@ -137,7 +129,7 @@ def _folders(ctx: typer.Context) -> dict[str, Path]:
     from orchestrator.plan.folders import frameworks as framework_folders
 
     given: Sequence[Any] = ctx.params.get("templates") or ()
-    return framework_folders(_project().template_folders([Path(path) for path in given], os.environ))
+    return framework_folders(here().template_folders([Path(path) for path in given], os.environ))
 
 
 def _chosen(ctx: typer.Context) -> list[Path]:

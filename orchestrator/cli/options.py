@@ -240,13 +240,12 @@ def find_bench(name: str) -> BenchDir:
     ones, gets a ConfigError. Raises ConfigError also if there is no bench.
     """
     from orchestrator.api import find
-    from orchestrator.cli.acceptances import stage_of
     from orchestrator.record import BenchDir, Project
+    from orchestrator.record.bench_groups import stage_of
 
-    stage = stage_of(name)
-    if stage:
-        return BenchDir.open(stage)
     project = Project.here(os.environ)
+    if stage := stage_of(project.runs, name):
+        return BenchDir.open(stage)
     found = find.find_bench(project, name)
     if not name:
         _tell_passed_over(project, found)

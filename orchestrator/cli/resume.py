@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -31,14 +32,14 @@ def resume(
     Takes over a run still in progress, repeats interrupted runs, and does the rest. Finished runs are not repeated. The
     exit status is that of the whole bench. An acceptance continues with the stage that was in progress.
     """
-    from orchestrator.cli.acceptances import unfinished
     from orchestrator.cli.controller import go_on
-    from orchestrator.features.accept.command import go_on as accept_on
     from orchestrator.inventory import open_inventory
+    from orchestrator.record import Project
+    from orchestrator.record.bench_groups import provider_of, unfinished_group
     from orchestrator.record.benchfile import reached_inventory
 
-    if acceptance := unfinished(bench):
-        accept_on(acceptance, accept_new=accept_new, retry_failed=retry_failed, as_json=as_json)
+    if group := unfinished_group(Project.here(os.environ).runs, bench):
+        provider_of(group).resume(group, accept_new=accept_new, retry_failed=retry_failed, as_json=as_json)
         return
     directory = find_bench(bench)
     record = directory.record()

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator.features.accept.record import AcceptanceDir
     from orchestrator.record import BenchDir
     from orchestrator.record.archive import Archive
+    from orchestrator.record.bench_groups import BenchGroup
 
 __all__ = ["sealable", "signed"]
 
 
-def sealable(name: str) -> BenchDir | AcceptanceDir:
-    """Return the bench or acceptance with this name or directory, or the bench with this label; without a name the newest of
-    both. Raises ConfigError if there is none."""
-    from orchestrator.cli.acceptances import named, newest
+def sealable(name: str) -> BenchDir | BenchGroup:
+    """Return the bench or group of benches with this name or directory, or the bench with this label; without a name the newest
+    of both. Raises ConfigError if there is none."""
     from orchestrator.cli.options import find_bench
+    from orchestrator.record import Project
+    from orchestrator.record.bench_groups import named_group, newest_group
 
-    return (named(name) if name else newest()) or find_bench(name)
+    runs = Project.here(os.environ).runs
+    return (named_group(runs, name) if name else newest_group(runs)) or find_bench(name)
 
 
 def signed(archive: Archive, target: Path, key: Path) -> None:

@@ -23,7 +23,6 @@ from tempfile import TemporaryDirectory, mkstemp
 from typing import Any, BinaryIO
 
 from orchestrator.errors import ConfigError, DataError, RunError
-from orchestrator.features.accept.record import CERTIFICATE, AcceptanceDir
 from orchestrator.files import failures
 from orchestrator.record.archive_record import (
     MAX_OWN_BYTES,
@@ -35,6 +34,7 @@ from orchestrator.record.archive_record import (
     record_of,
     root_of,
 )
+from orchestrator.record.bench_groups import BenchGroup, group_at
 from orchestrator.record.ownership import holder
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.sealed_tar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end, size_of
@@ -44,9 +44,9 @@ from orchestrator.version import __version__
 __all__ = ["RECORD", "SUMS", "Archive", "Contents", "Unpacked", "has_files_of", "seal", "unpack", "verify"]
 
 _PASSING = {"owner.lock", "report.html", SUMS, RECORD}
-_OF_ACCEPTANCE = {"owner.lock", SUMS, RECORD, *(f"{CERTIFICATE}.{kind}" for kind in ("json", "html", "tar", "tar.sig"))}
+_PASSING_OF_GROUP = {"owner.lock", SUMS, RECORD}
 
-Sealable = BenchDir | AcceptanceDir
+Sealable = BenchDir | BenchGroup
 Contents = Callable[[Any], Mapping[str, Any]]
 """A function that computes from the files of a bench or acceptance alone what an archive holds besides them, as JSON values:
 ``tables`` of a bench or the certificate of an acceptance, and ``history``, what a list of archives shows of it."""
@@ -111,16 +111,15 @@ def _benches(folder: Sealable) -> list[BenchDir]:
     """Return the bench, or those of the stages of an acceptance."""
     if isinstance(folder, BenchDir):
         return [folder]
-    return [folder.bench(attempt.bench_id) for attempt in folder.record().attempts]
+    return [bench for _, bench in folder.stages()]
 
 
 def _id(folder: Sealable) -> str:
-    return folder.record().bench_id if isinstance(folder, BenchDir) else folder.record().acceptance_id
+    return folder.record().bench_id if isinstance(folder, BenchDir) else folder.group_id
 
 
 def _opened(path: Path) -> Sealable:
-    acceptance = AcceptanceDir(path)
-    return acceptance if acceptance.is_one else BenchDir.open(path)
+    return group_at(path) or BenchDir.open(path)
 
 
 def _sealable(bench: Sealable, target: Path, where: str) -> list[str]:
@@ -128,9 +127,8 @@ def _sealable(bench: Sealable, target: Path, where: str) -> list[str]:
     benches = _benches(bench)
     if who := next(filter(None, map(holder, [bench, *benches])), None):
         hint = "wait until it has finished, or stop it with orch cancel"
-        noun = "bench" if isinstance(bench, BenchDir) else "acceptance"
-        raise RunError(f"a controller is running this {noun}: {who}", kind="run_in_use", where=where, hint=hint)
-    is_own = isinstance(bench, AcceptanceDir) and target.resolve() == bench.path.resolve() / f"{CERTIFICATE}.tar"
+        raise RunError(f"a controller is running this {bench.noun}: {who}", kind="run_in_use", where=where, hint=hint)
+    is_own = not isinstance(bench, BenchDir) and target.resolve() == bench.own_archive.resolve()
     if target.resolve().is_relative_to(bench.path.resolve()) and not is_own:
         raise ConfigError("expected a path outside the bench", kind="unsafe_path", where=str(target), hint="give --output")
     names = _files(bench.path, where)
@@ -232,8 +230,10 @@ def _files(root: Path, where: str) -> list[str]:
     """Return the names of the files of a bench in order. Raises DataError for an invalid name or an irregular file.
 
     Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, certificates, an earlier seal, and hidden files,
-    which are unfinished writes. The benches of an acceptance are one folder further down."""
-    depth = int(AcceptanceDir(root).is_one)
+    which are unfinished writes. The benches of a group are one folder further down."""
+    group = group_at(root)
+    depth = int(group is not None)
+    of_group = _PASSING_OF_GROUP | (group.derived if group else frozenset())
 
     def unreadable(error: OSError) -> None:
         raise damaged(where, f"cannot be read: {error.filename}: {error.strerror}") from error
@@ -243,7 +243,7 @@ def _files(root: Path, where: str) -> list[str]:
         inside = Path(folder).relative_to(root)
         at = len(inside.parts) - depth
         folders[:] = [name for name in folders if name[0] != "." and (at, name) != (1, "results")]
-        passing = _PASSING if at == 0 else _OF_ACCEPTANCE if at < 0 else set()
+        passing = _PASSING if at == 0 else of_group if at < 0 else set()
         names = [name for name in names if name[0] != "." and name not in passing]
         for name in (*folders, *names):
             check_name(name, f"{where}: {inside}")

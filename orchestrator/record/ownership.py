@@ -1,5 +1,5 @@
-"""Ownership of a bench or an acceptance: a lock that the kernel releases when its holder dies, in a file with a readable record
-of the holder.
+"""Ownership of a bench or a group of benches: a lock that the kernel releases when its holder dies, in a file that says who
+holds it.
 
 At most one controller at a time executes the runs of a bench; others may read, collect, and ask it to stop.
 """
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RunError
-from orchestrator.features.accept.record import AcceptanceDir
 from orchestrator.files import failures
 from orchestrator.procs import stat
+from orchestrator.record.bench_groups import BenchGroup
 from orchestrator.record.project import owner
 from orchestrator.record.rundir import BenchDir
 
@@ -72,16 +72,16 @@ class Ownership:
         os.close(self._handle)
 
 
-def take(bench: BenchDir | AcceptanceDir) -> Ownership:
-    """Take a bench or an acceptance for this process. Raises RunError run_in_use naming the controller that holds it."""
+def take(bench: BenchDir | BenchGroup) -> Ownership:
+    """Take a bench or a group for this process. Raises RunError run_in_use naming the controller that holds it."""
     path = bench.path / _FILE
     with failures(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     if not _locked(handle):
         os.close(handle)
-        who, noun = _read(path), "bench" if isinstance(bench, BenchDir) else "acceptance"
+        who = _read(path)
         raise RunError(
-            f"another controller is running this {noun}: {who or 'its record cannot be read'}",
+            f"another controller is running this {bench.noun}: {who or 'its record cannot be read'}",
             kind="run_in_use",
             where=str(bench.path),
             hint="orch attach shows it; orch cancel stops it",
@@ -107,8 +107,8 @@ def _locked(handle: int) -> bool:
 
 
 @contextmanager
-def owned(bench: BenchDir | AcceptanceDir) -> Iterator[Ownership]:
-    """Hold a bench or an acceptance during a ``with`` block."""
+def owned(bench: BenchDir | BenchGroup) -> Iterator[Ownership]:
+    """Hold a bench or a group during a ``with`` block."""
     ownership = take(bench)
     try:
         yield ownership
@@ -116,8 +116,8 @@ def owned(bench: BenchDir | AcceptanceDir) -> Iterator[Ownership]:
         ownership.release()
 
 
-def holder(bench: BenchDir | AcceptanceDir) -> Holder | None:
-    """Return the controller that runs a bench or an acceptance now, None if there is none."""
+def holder(bench: BenchDir | BenchGroup) -> Holder | None:
+    """Return the controller that runs a bench or a group now, None if there is none."""
     path = bench.path / _FILE
     try:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.features.accept.record import AcceptanceDir
 from orchestrator.files import failures
+from orchestrator.plural import with_article
+from orchestrator.record.bench_groups import group_at
 from orchestrator.record.journal import pruned_hosts
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.ownership import holder, owned
@@ -51,11 +52,8 @@ def check_removal(root: Path, paths: Sequence[Path]) -> list[BenchDir]:
             message, hint = f"expected a bench of this project, in {root}", "remove a directory elsewhere with rm -r"
             raise ConfigError(message, kind="unsafe_path", where=str(path), hint=hint)
         if not (path / _RECORD).is_file():
-            hint = (
-                "remove an acceptance with rm -r, after orch collect --prune of its benches"
-                if AcceptanceDir(path).is_one
-                else ""
-            )
+            group = group_at(path)
+            hint = f"remove {with_article(group.noun)} with rm -r, after orch collect --prune of its benches" if group else ""
             message = f"expected a bench, got a folder without {_RECORD}"
             raise ConfigError(message, kind="unsafe_path", where=str(path), hint=hint)
     going = {path.resolve().name: BenchDir(root / path.resolve().name) for path in paths}

@@ -42,6 +42,8 @@ _MAX_EXIT_RECORD_BYTES = 16 * 1024 * 1024
 class BenchDir:
     """All runs of one command: ``bench.json``, ``events.jsonl`` and a folder per run."""
 
+    noun = "bench"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.journal = Journal(path / "events.jsonl")

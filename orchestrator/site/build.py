@@ -13,9 +13,9 @@ from typing import Any
 
 from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, bench_names, node_pasts, page_name
 from orchestrator.errors import DataError, OrchError
-from orchestrator.features.accept.record import AcceptanceDir, acceptances
 from orchestrator.pool import shared_out
 from orchestrator.record import BenchDir, Project
+from orchestrator.record.bench_groups import BenchGroup, groups
 from orchestrator.record.folder_cache import evidence_mark
 from orchestrator.record.node_states import NodeState, past_states
 from orchestrator.record.sealed import is_broken, sealed
@@ -86,7 +86,7 @@ def build(project: Project, target: Path, tell: Callable[[str], None] = lambda _
         for entry in _made(jobs, write_benches, tell, "bench"):
             now.benches[entry.name] = entry
             made += entry.has_page
-        for folder in acceptances(runs):
+        for folder in groups(runs):
             name = folder.path.name
             accepted = before.acceptances.get(name)
             if not (accepted and accepted.mark == evidence_mark(folder.path) and _kept(accepted, path, new, "acceptances")):
@@ -140,7 +140,7 @@ def _write_bench(job: BenchJob) -> BenchEntry:
     return entry
 
 
-def _accept(folder: AcceptanceDir, new: Path, benches: Sequence[str], home: str) -> AcceptanceEntry:
+def _accept(folder: BenchGroup, new: Path, benches: Sequence[str], home: str) -> AcceptanceEntry:
     mark, name = evidence_mark(folder.path), folder.path.name
     entry, text = acceptance_page(folder, mark, links_of("", home), benches)
     if text:

@@ -14,10 +14,8 @@ from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry
 from orchestrator.analysis.compare.kept import kept
 from orchestrator.analysis.past_cells import damaged_runs, past_cells
 from orchestrator.errors import DataError, OrchError
-from orchestrator.features.accept.certificate import certificate_of
-from orchestrator.features.accept.page import render as render_certificate
-from orchestrator.features.accept.record import AcceptanceDir
 from orchestrator.record import BenchDir, holder
+from orchestrator.record.bench_groups import BenchGroup, provider_of
 from orchestrator.record.folder_cache import evidence_mark
 from orchestrator.record.manifest import read_manifest
 from orchestrator.report.html.page import Link, render, subject
@@ -102,23 +100,12 @@ def _hosts(bench: BenchDir, result: RunResult) -> list[str]:
 
 
 def acceptance_page(
-    folder: AcceptanceDir, mark: str, links: Sequence[Link], benches: Sequence[str]
+    folder: BenchGroup, mark: str, links: Sequence[Link], benches: Sequence[str]
 ) -> tuple[AcceptanceEntry, str]:
     """Return what overviews show of an acceptance, and the page of its certificate, empty if that cannot be computed."""
     name = folder.path.name
     try:
-        certificate = certificate_of(folder)
+        shown, page = provider_of(folder).overview(folder, links)
     except OrchError as error:
         return AcceptanceEntry(name, mark, benches=tuple(benches), damaged=str(error)), ""
-    entry = AcceptanceEntry(
-        name=name,
-        mark=mark,
-        created=certificate.created,
-        suite=certificate.suite,
-        title=certificate.title,
-        verdict=certificate.verdict,
-        nodes={node.host: (node.verdict, "; ".join(node.why)) for node in certificate.nodes},
-        not_tested=len(certificate.not_tested),
-        benches=tuple(benches),
-    )
-    return entry, render_certificate(certificate, links)
+    return AcceptanceEntry(name, mark, benches=tuple(benches), **shown), page

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli.main import program
-from orchestrator.cli.node_states import remember
 from orchestrator.errors import ConfigError
 from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.node_verdicts import remember
 from orchestrator.record import Project
 from orchestrator.record.node_states import OUT, node_states
 from tests.support.acceptances import STEADY, acceptance

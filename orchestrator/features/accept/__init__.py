@@ -4,4 +4,5 @@ from orchestrator.feature import Feature
 
 FEATURE = Feature(
     commands={"command": {"accept": "Measure every node and link against the bars of a suite."}},
+    provides={"bench_group": "bench_group", "gate": "gate", "past_acceptances": "past"},
 )

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.api.find import new_bench_id
-from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
-from orchestrator.cli.node_states import WithSuspects, remember, without_suspects
+from orchestrator.cli.node_states import WithSuspects, without_suspects
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -33,6 +32,8 @@ from orchestrator.cli.options import (
     tell_path,
     template_bases,
 )
+from orchestrator.features.accept.completion import suites
+from orchestrator.features.accept.node_verdicts import remember
 from orchestrator.features.accept.suite_plan import SuitePlan, planned_suite, show
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def accept(
         str,
         typer.Argument(
             metavar="SUITE",
-            autocompletion=complete.suites,
+            autocompletion=suites,
             help="quick, accept, soak, a suite in suites/ of the project, or a file.",
         ),
     ] = "accept",
@@ -157,34 +158,6 @@ def begun(
     return Acceptance(folder, selection, plan.document, suite, bases, limits, accept_new)
 
 
-def gated(
-    selection: Selection, suite: str, bases: Sequence[Path], limits: Limits, *, accept_new: bool, with_suspects: bool
-) -> Selection:
-    """Run a short suite on the hosts of a bench, and return the selection without those that fail.
-
-    ``with_suspects``: a host that was suspect before stays if its verdict is open. Raises Regression if what fails is not a
-    node, or no host is left. An open verdict is named, and the bench goes on.
-    """
-    from orchestrator.errors import Regression
-    from orchestrator.features.accept.controller import certify
-    from orchestrator.features.accept.report import lines
-
-    plan = planned_suite(suite, selection, bases, None, "--gate")
-    acceptance = begun(plan, selection, bases, limits, budget_s=None, accept_new=accept_new)
-    with _held(acceptance.folder):
-        acceptance.carry_out()
-        certificate = certify(acceptance.folder)
-    remember(selection.project, certificate)
-    sealed(acceptance.folder, None)
-    for line in lines(certificate):
-        typer.echo(line, err=True)
-    failed = [finding for finding in (*certificate.links, *certificate.cluster) if finding.verdict == "fail"]
-    if failed:
-        where = f"--gate {suite}"
-        raise Regression(f"{failed[0].subject}: {failed[0].text}", kind="expectation_not_met", where=where)
-    return without_suspects(selection, with_suspects, {node.host for node in certificate.nodes if node.verdict == "fail"})
-
-
 def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
     """Carry an acceptance out, write its certificate, print it, and exit with its verdict."""
     from contextlib import suppress
@@ -193,7 +166,7 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
     from orchestrator.features.accept.controller import certify
 
     folder = acceptance.folder
-    with _held(folder):
+    with hold(folder):
         try:
             acceptance.carry_out()
         except OrchError:
@@ -202,11 +175,11 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
             raise
         certificate = certify(folder)
     remember(acceptance.selection.project, certificate)
-    _tell(certificate, folder, sealed(folder, sign), as_json)
+    _tell(certificate, folder, seal_certificate(folder, sign), as_json)
 
 
 @contextmanager
-def _held(folder: AcceptanceDir) -> Iterator[None]:
+def hold(folder: AcceptanceDir) -> Iterator[None]:
     """Hold an acceptance for this process. A signal that no bench takes ends it with how to go on. Raises Interrupted."""
     import shlex
 
@@ -258,7 +231,7 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     sign = Path(record.sign) if record.sign else None
     if record.is_over and archived.exists():
         if sign and not archived.with_name(f"{archived.name}.sig").exists():
-            sealed(folder, sign)
+            seal_certificate(folder, sign)
         _tell(certificate_of(folder), folder, archived, as_json)
         return
     for attempt in record.attempts:
@@ -284,7 +257,7 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     finish(going_on, sign, as_json)
 
 
-def sealed(folder: AcceptanceDir, sign: Path | None) -> Path:
+def seal_certificate(folder: AcceptanceDir, sign: Path | None) -> Path:
     """Seal an acceptance into ``certificate.tar`` in its folder, replacing an earlier one, and sign it if a key is given.
 
     A key that does not sign is reported and raises nothing: what was measured counts without it."""

@@ -95,6 +95,9 @@ class AcceptanceRecord:
 class AcceptanceDir:
     """The folder of an acceptance."""
 
+    noun = "acceptance"
+    derived = frozenset(f"{CERTIFICATE}.{kind}" for kind in ("json", "html", "tar", "tar.sig"))
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -114,6 +117,21 @@ class AcceptanceDir:
         """Whether the folder is that of an acceptance."""
         return is_file(self.path / _RECORD)
 
+    @property
+    def group_id(self) -> str:
+        """The id of the acceptance."""
+        return self.record().acceptance_id
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every stage is over."""
+        return self.record().is_over
+
+    @property
+    def own_archive(self) -> Path:
+        """The sealed archive of the acceptance."""
+        return self.path / f"{CERTIFICATE}.tar"
+
     def record(self) -> AcceptanceRecord:
         """Return what is planned and done. Raises DataError (state_damaged)."""
         return AcceptanceRecord.of(read_state(self.path / _RECORD), str(self.path / _RECORD))
@@ -127,6 +145,10 @@ class AcceptanceDir:
     def bench(self, bench_id: str) -> BenchDir:
         """Return the bench of a stage."""
         return BenchDir(self.path / check_name(bench_id, str(self.path)))
+
+    def stages(self) -> list[tuple[str, BenchDir]]:
+        """Return the benches that were noted with the names of their stages, in the order in which they began."""
+        return [(attempt.stage, self.bench(attempt.bench_id)) for attempt in self.record().attempts]
 
     def write_checks(self, stage: str, facts: Mapping[str, Any], checks: Sequence[Mapping[str, str]]) -> None:
         """Store the facts of every node that a stage captured, and what was made of them; those of other stages stay."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.analysis.past_cells import History, PastCell, history_of, listed
 from orchestrator.errors import OrchError
-from orchestrator.features.accept.past import past_acceptances
+from orchestrator.feature import providers
 from orchestrator.record import BenchDir, Project
 from orchestrator.record.folder_cache import remembered
 from orchestrator.record.rundir import bench_folders
@@ -21,8 +21,10 @@ __all__ = ["chosen", "history", "project_history"]
 def project_history(project: Project) -> History:
     """Return all benches and acceptances of a project; damaged ones raise nothing."""
     benches = history(project.runs, project.history)
-    accepted, damaged = past_acceptances(project.runs, project.acceptances)
-    return replace(benches, acceptances=accepted, damaged={**benches.damaged, **damaged})
+    for module in providers("past_acceptances"):
+        accepted, damaged = module.past_acceptances(project.runs, project.acceptances)
+        benches = replace(benches, acceptances=accepted, damaged={**benches.damaged, **damaged})
+    return benches
 
 
 def history(root: Path, cache: Path) -> History:

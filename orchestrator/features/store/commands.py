@@ -20,11 +20,11 @@ from orchestrator.features.store.stored import named_in, note, opened, say, sign
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrator.features.accept.record import AcceptanceDir
     from orchestrator.features.store.archives import Listing, Store
     from orchestrator.features.store.index import Entry
     from orchestrator.record import BenchDir
     from orchestrator.record.archive import Archive
+    from orchestrator.record.bench_groups import BenchGroup
 
 _PART = ".pull-"
 """How the folders begin in which archives are unpacked."""
@@ -134,7 +134,7 @@ def pull(
         print_json({"store": where, "archives": rows})
 
 
-def _source(name: str) -> Path | BenchDir | AcceptanceDir:
+def _source(name: str) -> Path | BenchDir | BenchGroup:
     """Return the archive, acceptance or bench with this name."""
     from orchestrator.errors import ConfigError
 
@@ -145,22 +145,22 @@ def _source(name: str) -> Path | BenchDir | AcceptanceDir:
     return sealable(name)
 
 
-def _all() -> list[Path | BenchDir | AcceptanceDir]:
+def _all() -> list[Path | BenchDir | BenchGroup]:
     from orchestrator.errors import ConfigError
-    from orchestrator.features.accept.record import acceptances
     from orchestrator.record import BenchDir, Project
+    from orchestrator.record.bench_groups import groups
     from orchestrator.record.rundir import bench_folders
 
     runs = Project.here(os.environ).runs
     benches = [BenchDir(folder) for folder in reversed(bench_folders(runs)) if any(folder.glob("*/manifest.json"))]
-    accepted = [folder for folder in acceptances(runs) if any(folder.path.glob("*/*/manifest.json"))]
-    sources: list[Path | BenchDir | AcceptanceDir] = [*benches, *accepted]
+    accepted = [folder for folder in groups(runs) if any(folder.path.glob("*/*/manifest.json"))]
+    sources: list[Path | BenchDir | BenchGroup] = [*benches, *accepted]
     if not sources:
         raise ConfigError("no bench yet", where=str(runs), hint="to create one: orch bench resnet50")
     return sources
 
 
-def _sealed(source: Path | BenchDir | AcceptanceDir, folder: Path, sign: Path | None) -> tuple[Path, Archive, Path | None]:
+def _sealed(source: Path | BenchDir | BenchGroup, folder: Path, sign: Path | None) -> tuple[Path, Archive, Path | None]:
     """Return an archive's path, the verified archive, and its signature, if it has one."""
     from orchestrator.api.sealing import contents
     from orchestrator.record.archive import seal, verify

@@ -16,7 +16,7 @@ from orchestrator.report.html.navigation import address
 from orchestrator.report.text import one_line, visible
 from orchestrator.results.numbers.rounding import written
 
-__all__ = ["environment", "fill", "fill_section"]
+__all__ = ["environment", "fill", "fill_page", "fill_section"]
 
 _STYLES, _SCRIPTS = ("page.css", "site.css"), ("site.js",)
 
@@ -36,6 +36,13 @@ def fill_section(package: str, **values: Any) -> str:
     """Return the markup of a section from the template `section.html.j2` of a feature's package."""
     template = files(package).joinpath("section.html.j2").read_text(encoding="utf-8")
     return environment().from_string(template).render(**values)
+
+
+def fill_page(package: str, template: str, **values: Any) -> str:
+    """Return a page without scripts from a template of a feature's package, in the style of the page of a bench."""
+    css = _text("page.css")
+    text = files(package).joinpath(template).read_text(encoding="utf-8")
+    return environment().from_string(text).render(css=css, style_hash=_digest(css), **values)
 
 
 def environment() -> Environment:

@@ -170,7 +170,7 @@ def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Pat
 
 
 def test_what_is_over_is_printed_again_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.features.accept.command import sealed
+    from orchestrator.features.accept.command import seal_certificate
     from orchestrator.features.accept.controller import certify
     from orchestrator.record.node_states import GOOD, NodeState, change, node_states
 
@@ -180,7 +180,7 @@ def test_what_is_over_is_printed_again_and_changes_nothing(tmp_path: Path, monke
     slow = {1: tuple(0.8 * value for value in STEADY)}
     folder = acceptance(tmp_path / "runs", slow, nodes=3, name="a1-small")
     certify(folder)
-    sealed(folder, key)
+    seal_certificate(folder, key)
     states = {"node2": NodeState(GOOD, "10.11.0.3", "repaired", "", "day 1")}
     change(tmp_path / ".orch" / "nodes.json", lambda _: states)
     before = {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
@@ -194,7 +194,7 @@ def test_what_is_over_is_printed_again_and_changes_nothing(tmp_path: Path, monke
 def test_a_key_that_does_not_sign_hides_no_verdict_and_the_way_on_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.features.accept.command import sealed
+    from orchestrator.features.accept.command import seal_certificate
     from orchestrator.features.accept.controller import certify
 
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
@@ -204,7 +204,7 @@ def test_a_key_that_does_not_sign_hides_no_verdict_and_the_way_on_is_named(
     folder = acceptance(tmp_path / "runs", {1: tuple(0.8 * value for value in STEADY)}, nodes=3, name="a1-small")
     folder.change(lambda record: replace(record, sign=str(key)))
     certify(folder)
-    archived = sealed(folder, key)
+    archived = seal_certificate(folder, key)
     assert archived.is_file() and not archived.with_name("certificate.tar.sig").exists()
     done = CliRunner().invoke(program(), ["resume", "a1-small"])
     assert done.exit_code == 5 and "small on node[1-3]: fail" in done.stdout, done
@@ -254,13 +254,13 @@ def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_between_benches_says_how_to_go_on(number: int, tmp_path: Path) -> None:
-    from orchestrator.features.accept.command import _held
+    from orchestrator.features.accept.command import hold
 
     folder = acceptance(tmp_path / "runs", {}, nodes=3, name="a1-small")
     part = folder.path / ".0123456789abcdef.part"
     part.write_text("of a process that was killed")
     before = signal.getsignal(number)
-    with pytest.raises(Interrupted) as ended, _held(folder):
+    with pytest.raises(Interrupted) as ended, hold(folder):
         os.kill(os.getpid(), number)
     assert ended.value.exit_code == 128 + number and ended.value.hint == "to continue: orch resume a1-small"
     assert holder(folder) is None and signal.getsignal(number) == before and not part.exists()

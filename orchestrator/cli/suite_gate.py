@@ -1,0 +1,44 @@
+"""``--gate`` of `orch bench`: a suite that a feature runs on the hosts before the bench."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from orchestrator.api.selection import Selection
+    from orchestrator.plan import Limits
+
+__all__ = ["Gate", "gated", "planned_gate"]
+
+Gate = Annotated[
+    str | None,
+    typer.Option("--gate", metavar="SUITE", help="Run this orch accept suite first; continue without nodes that fail it."),
+]
+
+
+def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
+    """Return what a suite would run on these hosts, in words. Raises ConfigError for what is wrong in it."""
+    words: str = _provider().planned_gate(suite, selection, bases)
+    return words
+
+
+def gated(
+    selection: Selection, suite: str, bases: Sequence[Path], limits: Limits, *, accept_new: bool, with_suspects: bool
+) -> Selection:
+    """Run a suite and return the selection without the hosts that fail it. Raises Regression if the bench must not begin."""
+    left: Selection = _provider().gated(selection, suite, bases, limits, accept_new=accept_new, with_suspects=with_suspects)
+    return left
+
+
+def _provider() -> Any:
+    from orchestrator.errors import ConfigError
+    from orchestrator.feature import providers
+
+    for module in providers("gate"):
+        return module
+    raise ConfigError("expected no suite: this installation of orch has no acceptances", where="--gate")
