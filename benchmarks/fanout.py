@@ -3,6 +3,9 @@
     orch lab up --nodes 64 && orch lab exec -- python benchmarks/fanout.py cold --n 4,64 [--rounds 5] [--with clush,pdsh,…]
     orch lab exec -- python benchmarks/fanout.py skew|deploy|push|pull …
 
+`orch` connects with its own packet path over paramiko; `orch-openssh` is the same command through the program ssh
+(`transport: openssh`), one master for each host.
+
 - cold: connect to N hosts, run `true`, disconnect; includes the start of the program.
 - skew: time between the first and the last start of a command on N hosts. The nodes of a lab share one clock, which the
   commands of the other programs print. For orch these are runs of the simulated framework: `orch` is the release of the
@@ -99,9 +102,17 @@ class Bed:
 Contender = Callable[[Bed], float]
 
 
-def timed(argv: Sequence[str]) -> float:
+def timed(argv: Sequence[str], env: dict[str, str] | None = None) -> float:
     """Return the seconds that a command took. Ends the benchmark if it failed."""
-    return said(argv)[0]
+    return said(argv, env=env)[0]
+
+
+def over_openssh(bed: Bed) -> dict[str, str]:
+    """Return the environment in which orch reaches the hosts through the masters of the program ssh."""
+    inventory = bed.folder / "openssh.yaml"
+    text = Path(os.environ["ORCH_HOSTS"]).read_text()
+    inventory.write_text(text.replace("defaults:\n", "defaults:\n  transport: openssh\n", 1))
+    return {**os.environ, "ORCH_HOSTS": str(inventory)}
 
 
 def said(argv: Sequence[str], count: int = 0, env: dict[str, str] | None = None) -> tuple[float, str]:
@@ -116,9 +127,9 @@ def said(argv: Sequence[str], count: int = 0, env: dict[str, str] | None = None)
     return took, done.stdout
 
 
-def inner(argv: Sequence[str]) -> float:
+def inner(argv: Sequence[str], env: dict[str, str] | None = None) -> float:
     """Return the seconds that a contender of peers.py measured itself, over open connections."""
-    return float(said(argv)[1].split()[-1])
+    return float(said(argv, env=env)[1].split()[-1])
 
 
 # --- measurements ---------------------------------------------------------------------------------------------------------
@@ -132,7 +143,7 @@ def spread_ms(argv: Sequence[str], count: int) -> float:
     return apart_ms(instants)
 
 
-def our_skews_ms(bed: Bed, runs: int) -> dict[str, list[float]]:
+def our_skews_ms(bed: Bed, runs: int, env: dict[str, str] | None = None) -> dict[str, list[float]]:
     """Return the start skew of each of ``runs`` runs: of the release, of the launch scripts' first lines, as recorded."""
     folder = bed.folder / "templates" / "simulated"
     shutil.copytree(HERE.parent / "templates" / "simulated", folder)
@@ -141,7 +152,7 @@ def our_skews_ms(bed: Bed, runs: int) -> dict[str, list[float]]:
     words = ["bench", "resnet50", "--framework", "simulated", "--nodes", str(bed.count), "--gpus", "1", "--no-baseline"]
     words += ["--templates", str(folder.parent), "--repeats", str(runs)]
     words += ["--steps", "5", "--warmup-steps", "1", "--set", "compute_ms=20", "--set", "gradient_mb=0.001"]
-    said(bed.orch(*words), bed.count * (1 + runs), {**os.environ, "ORCH_PROJECT": str(bed.folder)})
+    said(bed.orch(*words), bed.count * (1 + runs), {**(env or os.environ), "ORCH_PROJECT": str(bed.folder)})
     figures: dict[str, list[float]] = {"orch": [], "orch-script": [], "orch-says": []}
     for path in bed.folder.glob("runs/*/*/manifest.json"):
         logs = [path.parent / "logs" / name for name in bed.names]
@@ -205,6 +216,7 @@ STAMP = "bash -c 'echo $EPOCHREALTIME'"
 OPERATIONS: dict[str, dict[str, Contender]] = {
     "cold": {
         "orch": lambda bed: timed(bed.orch("check", "--only", "reach")),
+        "orch-openssh": lambda bed: timed(bed.orch("check", "--only", "reach"), over_openssh(bed)),
         "paramiko": lambda bed: timed(bed.peer("cold")),
         "fabric": lambda bed: timed(bed.peer("fabric")),
         "clush": lambda bed: timed(bed.clush("true")),
@@ -212,6 +224,7 @@ OPERATIONS: dict[str, dict[str, Contender]] = {
         "ansible": lambda bed: timed(bed.ansible("-m", "ansible.builtin.raw", "-a", "true")),
     },
     "skew": {
+        "orch-openssh": lambda bed: statistics.median(our_skews_ms(bed, 4, over_openssh(bed))["orch"]),
         "fabric": lambda bed: spread_ms(bed.peer("fabric", "--stamp"), bed.count),
         "clush": lambda bed: spread_ms(bed.clush(STAMP), bed.count),
         "pdsh": lambda bed: spread_ms(bed.pdsh(STAMP), bed.count),
@@ -230,6 +243,7 @@ OPERATIONS: dict[str, dict[str, Contender]] = {
     },
     "pull": {
         "orch": lambda bed: inner(bed.peer("pull-orch", str(bed.folder))),
+        "orch-openssh": lambda bed: inner(bed.peer("pull-orch", str(bed.folder)), over_openssh(bed)),
         "openssh": lambda bed: inner(bed.peer("pull-openssh", str(bed.folder))),
         "paramiko": lambda bed: inner(bed.peer("pull-paramiko", str(bed.folder))),
     },

@@ -8,6 +8,7 @@ The pull contenders print the seconds from the first request to the last byte on
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import subprocess
 import sys
@@ -181,7 +182,7 @@ def opened(hosts: Hosts) -> Any:
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.transport import Trust
 
-    inventory = open_inventory(str(hosts.lab / "work" / "inventory" / "cluster.yaml"))
+    inventory = open_inventory(os.environ["ORCH_HOSTS"])
     chosen = [host for host in inventory.hosts if host.name in set(hosts.names)]
     return Cluster(chosen, Trust(hosts.lab / "unused_known_hosts"), inventory.redaction()).open()
 
