@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.fork_server import ForkServer
+from tests.support.judge import LIMIT_S
 
 REPOSITORY = Path(__file__).parents[2]
 # A network namespace without any interface that is up: whatever would contact somebody fails at once, and shows.
@@ -61,7 +62,7 @@ class Commands:
         )
 
     def run(
-        self, words: Sequence[str], folder: Path, environment: Mapping[str, str], *, timeout_s: float = 60.0
+        self, words: Sequence[str], folder: Path, environment: Mapping[str, str], *, timeout_s: float = LIMIT_S
     ) -> tuple[subprocess.CompletedProcess[str], float]:
         """Run one command to its end; return how it ended, and after how many seconds."""
         out, err = (Path(self._scratch.name) / name for name in ("out", "err"))

@@ -20,7 +20,7 @@ Ssh = Callable[..., Answer]
 AsUser = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def ssh(lab: Lab, node: str, command: str, data: bytes = b"", *, timeout_s: float = 30.0) -> Answer:
+def ssh(lab: Lab, node: str, command: str, data: bytes = b"", *, timeout_s: float = LIMIT_S) -> Answer:
     """Run a command on a node as a user would, from the controller's side."""
     argv = labs.argv_inside(lab, ["ssh", "-F", str(lab.ssh_config), node, command])
     return subprocess.run(argv, input=data, capture_output=True, timeout=timeout_s, check=False)

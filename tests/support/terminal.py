@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.support.judge import LIMIT_S
+
 __all__ = ["Terminal"]
 
 
@@ -37,7 +39,7 @@ class Terminal:
         self.text = ""
         self._read = 0
 
-    def wait_for(self, words: str, timeout_s: float = 20.0) -> str:
+    def wait_for(self, words: str, timeout_s: float = LIMIT_S) -> str:
         """Read until ``words`` appear after what was waited for last; return everything up to and including them."""
         deadline = time.monotonic() + timeout_s
         while (at := self.text.find(words, self._read)) < 0:
@@ -57,7 +59,7 @@ class Terminal:
         """Whether the terminal shows what is typed."""
         return bool(termios.tcgetattr(self._ours)[3] & termios.ECHO)
 
-    def end(self, timeout_s: float = 60.0) -> int:
+    def end(self, timeout_s: float = LIMIT_S) -> int:
         """Wait for the program's end and return its exit status; ``text`` is then everything that it showed."""
         deadline = time.monotonic() + timeout_s
         while self._more(0.2):

@@ -139,7 +139,7 @@ def torchrun(
     nproc: int,
     program: str = "train_pytorch.py",
     variables: Mapping[str, str] = MappingProxyType({}),
-    timeout_s: float = 120,
+    timeout_s: float = LIMIT_S,
 ) -> list[str]:
     """Run a program of PyTorch under torchrun, the trainer if none is named; return what each rank printed. ``variables`` are
     further ones of its environment."""
