@@ -78,8 +78,9 @@ class LogGrammar:
     what these groups are; without it, the reader of a kind of measurement knows. ``thousands`` and ``suffixes`` are those of
     `NumberForm`. ``prefix``: pattern of what a launcher puts before each line of a rank, group ``rank`` or ``local_rank``.
     ``refuse``: patterns of lines by which the program says that its results are wrong. ``confirm``: patterns of which every
-    log with results has a line, such as the one by which the program says that they are right. ``facts``: patterns of lines
-    that say the size of the run, groups of `SIZES` or options, and `MULTIPLIER`. ``rank_list``: pattern of a list of all
+    log with results has a line, such as the one by which the program says that they are right. ``end``: pattern of a line that
+    follows the last result of a log that is not cut. ``facts``: patterns of lines that say the size of the run, groups of
+    `SIZES`, options or keys of models, and `MULTIPLIER`. ``rank_list``: pattern of a list of all
     ranks in one log, group ``rank``. ``headers``: what stands above rows of ``readings``, with their unit, and
     ``agreements`` what holds in a row. ``micro_batches``: how many numbers of a step count one step, or the option that
     says so. ``sampled``: a step time is that of the printed step alone, in which the program also evaluates or saves.
@@ -107,6 +108,7 @@ class LogGrammar:
     rank_parts: str = ""
     refuse: tuple[str, ...] = ()
     confirm: tuple[str, ...] = ()
+    end: str = ""
     facts: tuple[str, ...] = ()
     rank_list: str = ""
     headers: tuple[Header, ...] = ()

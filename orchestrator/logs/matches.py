@@ -121,7 +121,7 @@ def _readers(grammar: LogGrammar) -> dict[str, Reader]:
     others = {"log.rank": grammar.rank, "log.rank_parts": grammar.rank_parts, "log.closing": grammar.closing}
     others |= {**grammar.by_key("readings"), "log.rank_list": grammar.rank_list, **grammar.by_key("facts")}
     others |= {f"log.headers[{number}]": header.line for number, header in enumerate(grammar.headers)}
-    others |= {**grammar.by_key("refuse"), **grammar.by_key("confirm")}
+    others |= {**grammar.by_key("refuse"), **grammar.by_key("confirm"), "log.end": grammar.end}
     for key, pattern in others.items():
         if pattern:
             readers[key] = compiled(key, pattern, None, needs_groups=False)

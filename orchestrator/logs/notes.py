@@ -8,6 +8,7 @@ CLOSING_LINE_UNREAD = Kind("closing_line_unread", DOUBT, "closing line: {fault}"
 CLOSING_LINES_DIFFER = Kind("closing_lines_differ", DOUBT, "several closing lines differ; the last one was used")
 LINES_LEFT_OUT = Kind("lines_left_out", DOUBT, "{lines} {begin} like those of {pattern} and {were} left out:{first} {line!r}")
 LINE_CUT_OFF = Kind("line_cut_off", REMARK, "the last line has no line end, so it may be cut off, and was not read: {line}")
+LOG_CUT = Kind("log_cut", DOUBT, "no line of log.closing, {pattern!r}, was found: the log is cut, or its program did not end")
 LONG_LINES_CUT = Kind(
     "long_lines_cut", DOUBT, "of lines over {line_bytes} bytes, only the first {most_bytes} bytes in all were read"
 )

@@ -129,9 +129,10 @@ class _Collector:
 
     def unended(self, raw: bytes) -> None:
         text = cleaned(raw)
-        results = (*self.rows, *self.metrics)
-        if any(reader.pattern.search(piece) for _, piece in self.tags.pieces(text) for reader in results):
+        pieces = [piece for _, piece in self.tags.pieces(text)]
+        if any(reader.pattern.search(piece) for piece in pieces for reader in (*self.rows, *self.metrics)):
             self.warn(LINE_CUT_OFF(line=text[:100]))
+        self.statements.read_last(pieces)
 
     def lines(self, raw: bytes) -> None:
         """Read a block of whole short lines. A literal in the text is in the bytes too, unless escapes split it."""
@@ -141,8 +142,7 @@ class _Collector:
         text = cleaned(raw)
         self.left_out.hits.clear()
         is_tagged = self.tags.literal in text
-        searched = (self.patterns, self.others)
-        steps, others = ([r for r in readers if r.may_be_in(text, is_tagged)] for readers in searched)
+        steps, others = ([r for r in readers if r.may_be_in(text, is_tagged)] for readers in (self.patterns, self.others))
         # Rank lines and closing lines are usually separate from step lines, which then need not be read line by line.
         lines = lines_with(text, others)
         mixed = any(reader.literal in line for line in lines for reader in steps)

@@ -51,6 +51,9 @@ class Statements:
         self.rank_parts_line = _reader("log.rank_parts", grammar.rank_parts, ("json",))
         self.closing_line = _reader("log.closing", grammar.closing, ("json",))
         self.rank_list = _reader("log.rank_list", grammar.rank_list, ("rank",))
+        self.end = _verdicts({"log.end": grammar.end}).get("log.end")
+        self.is_ended = self.end is None
+        self.is_ended_by_last = False
         self.refusals = _verdicts(grammar.by_key("refuse"))
         self.confirmations = _verdicts(grammar.by_key("confirm"))
         self.fact_lines = [compiled(key, pattern, None) for key, pattern in grammar.by_key("facts").items()]
@@ -71,7 +74,7 @@ class Statements:
     @property
     def readers(self) -> list[Reader]:
         """The readers of all statements."""
-        single = (self.rank, self.rank_parts_line, self.closing_line, self.rank_list)
+        single = (self.rank, self.rank_parts_line, self.closing_line, self.rank_list, self.end)
         headers = [reader for reader, _ in self.headers]
         return [
             *(reader for reader in single if reader),
@@ -105,6 +108,8 @@ class Statements:
                 self._void(f"the program says {_shown(text)}")
         for key in [key for key in self.missing if found(self.confirmations[key])]:
             del self.missing[key]
+        if found(self.end):
+            self.is_ended = True
         for reader in self.fact_lines:
             for match in found(reader):
                 self.hit(reader.pattern)
@@ -113,9 +118,14 @@ class Statements:
             if found(reader):
                 self.above = header
 
+    def read_last(self, pieces: Sequence[str]) -> None:
+        """Read the last line where no line end follows it: it may be cut, and still be recognized as the end."""
+        self.is_ended_by_last = bool(self.end and any(self.end.pattern.search(piece) for piece in pieces))
+
     def row(self, said: dict[str, str], text: str) -> dict[str, str]:
         """Return the groups of a row in the unit of the header above it. A row that contradicts itself, or of which neither a
         header nor its own numbers tell the unit, makes the log void."""
+        self.is_ended = self.end is None
         if self.above:
             for name, factor in self.above.factors.items():
                 if name in said:
@@ -135,6 +145,9 @@ class Statements:
         if has_results and self.missing:
             for key, pattern in self.missing.items():
                 self._void(f"expected a line of {key}, {pattern!r}, in a log with results, got none")
+        if has_results and self.end and not (self.is_ended or self.is_ended_by_last):
+            missing = f"no line of log.end, {self.end.pattern.pattern!r}, follows the last of them"
+            self._void(f"{missing}: the log is cut, or its program did not end")
         return tuple(self.void)
 
     def _void(self, reason: str) -> None:
@@ -177,7 +190,7 @@ def _reader(key: str, pattern: str, groups: tuple[str, ...]) -> Reader | None:
 
 
 def _verdicts(patterns: Mapping[str, str]) -> dict[str, Reader]:
-    return {key: compiled(key, pattern, None, needs_groups=False) for key, pattern in patterns.items()}
+    return {key: compiled(key, pattern, None, needs_groups=False) for key, pattern in patterns.items() if pattern}
 
 
 def _scaled(text: str, factor: float, form: NumberForm) -> str:

@@ -170,6 +170,7 @@ def _log_grammar(log: LogEntry) -> LogGrammar:
         metrics=tuple(_metric(name, entry) for name, entry in log.metrics.items()),
         refuse=tuple(log.refuse),
         confirm=tuple(log.confirm),
+        end=log.end,
         facts=tuple(log.facts),
         rank_list=log.rank_list,
         headers=tuple(Header(entry.line, dict(entry.factors)) for entry in log.headers),

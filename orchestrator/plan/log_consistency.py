@@ -38,7 +38,7 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
         ("log", "patterns", index): LogGrammar((), (pattern,), metrics=_grouped(log, pattern, broken))
         for index, pattern in enumerate(log.patterns)
     }
-    for key in ("rank", "rank_parts", "closing", "prefix", "rank_list"):
+    for key in ("rank", "rank_parts", "closing", "prefix", "rank_list", "end"):
         if pattern := getattr(log, key):
             grammars["log", key] = LogGrammar((), **{key: pattern})
     for index, pattern in enumerate(log.refuse):
@@ -89,11 +89,14 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
 def _statements(file: FrameworkFile) -> Iterator[Fault]:
     """Yield groups that the lines about a run, or rows and their headers, do not have, and facts that are none."""
     log = file.log
+    of_models = {key for entry in file.models.values() for key in entry.model_extra or {}}
+    known = [*SIZES, *file.options, *of_models]
     for index, pattern in enumerate(log.facts):
         for name in _GROUP.findall(pattern):
-            if name not in (*SIZES, *file.options, MULTIPLIER):
-                hint = f"name a group after what it says of the run{nearest(name, [*SIZES, *file.options])}"
-                yield ("log", "facts", index), f"expected groups from {', '.join(SIZES)}, or options, got {name}", hint
+            if name not in (*known, MULTIPLIER):
+                hint = f"name a group after what it says of the run{nearest(name, known)}"
+                expected = f"expected groups from {', '.join(SIZES)}, options, or keys of models"
+                yield ("log", "facts", index), f"{expected}, got {name}", hint
     if log.rank_list and "(?P<rank>" not in log.rank_list:
         hint = "write (?P<rank>[0-9]+) for the number"
         yield ("log", "rank_list"), "expected a pattern with the group rank, got one without", hint

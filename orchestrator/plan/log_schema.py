@@ -116,8 +116,9 @@ class LogEntry(Strict):
     )
     refuse: list[Pattern] = Field([], description="lines by which the program says that its results are wrong: no number")
     confirm: list[Pattern] = Field([], description="lines of which every log with results has one: without them, no number")
+    end: Pattern = Field("", description="the line after the last result: a log without it is cut, and has no number")
     facts: list[Pattern] = Field(
-        [], description=f"lines that say the size of the run: groups of {', '.join(SIZES)}, or options"
+        [], description=f"lines that say the size of the run: groups of {', '.join(SIZES)}, options, or keys of models"
     )
     rank_list: Pattern = Field("", description="a line of the list of all ranks that one log has: group rank")
     headers: list[HeaderEntry] = Field([], description="lines above rows of readings that say their unit")

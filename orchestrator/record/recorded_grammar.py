@@ -25,7 +25,7 @@ def grammar_of(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
     grammar = LogGrammar(**values).with_options(spec.options)
     named = (*grammar.units.values(), *grammar.summed_over.values())
     texts = (grammar.nodes, grammar.scope, grammar.thousands, grammar.prefix)
-    lines = (grammar.rank, grammar.rank_parts, grammar.closing, grammar.rank_list)
+    lines = (grammar.rank, grammar.rank_parts, grammar.closing, grammar.rank_list, grammar.end)
     headers = tuple(header.line for header in grammar.headers)
     patterns = (*grammar.patterns, *grammar.readings, *grammar.refuse, *grammar.confirm, *grammar.facts, *headers)
     files = (*grammar.files, *grammar.rank_files, *grammar.nccl_files)

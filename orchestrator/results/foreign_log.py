@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs import LogGrammar
-from orchestrator.logs.notes import LINES_LEFT_OUT
+from orchestrator.logs.notes import LINES_LEFT_OUT, LOG_CUT
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.notes import Note
@@ -54,8 +54,11 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         parsed = parse(log, grammar)
         flag = framework.dtypes.get(spec.device, {}).get(spec.dtype)
         sizes = _named_sizes(spec, has_micro_batches=framework.step is not None) | ({"dtype": flag} if flag else {})
-        verify_statements(parsed, sizes)
+        verify_statements(parsed, {**framework.models.get(spec.model, {}), **sizes})
+        cut = _cut_notes(parsed, grammar)
         if not framework.measure.has_samples:
+            if cut:
+                raise DataError(f"expected the whole log, {cut[0]}", kind="result_invalid")
             return _of_metrics(result, spec, framework, parsed, log)
         if not parsed.samples:
             raise _unmatched(framework, parsed, result.run_id, log)
@@ -83,7 +86,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     if dtypes and spec.dtype not in dtypes:
         unknown = DTYPE_OF_NAME(framework=framework.name, dtypes=", ".join(dtypes), dtype=spec.dtype)
         read = replace(read, qualifications=(unknown,))
-    read = _qualified(read, *parsed.warnings, *steps.notes)
+    read = _qualified(read, *parsed.warnings, *steps.notes, *cut)
     read = _with_metrics(read, spec, grammar, parsed)
     if framework.measure.derived:
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
@@ -149,6 +152,14 @@ def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: t
     verify_no_jump(intervals)
     uneven = [NOT_STEADY(where="", found=note) for note in unsteady(intervals)] if intervals else []
     return (*left_out, *verify_training(parsed.samples, steps), *cumulative_note(parsed.samples, steps), *uneven)
+
+
+def _cut_notes(parsed: Parsed, grammar: LogGrammar) -> tuple[Note, ...]:
+    """Return a note on a log with results that lacks the closing line of its program, else none. The speed of the
+    steps that it has is right; of other results some are missing."""
+    if not grammar.closing or parsed.closing is not None or not (parsed.samples or parsed.readings):
+        return ()
+    return (LOG_CUT(pattern=grammar.closing),)
 
 
 def _named_sizes(spec: RunSpec, *, has_micro_batches: bool) -> dict[str, Any]:

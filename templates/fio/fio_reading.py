@@ -46,7 +46,7 @@ def main():
         sys.exit(f"{path}: {error}")
     except (KeyError, TypeError) as error:
         sys.exit(f"{path}: expected the JSON of fio 3, got one without {error}")
-    print("\n".join(printed), flush=True)
+    print("\n".join([*printed, "fio end"]), flush=True)
 
 
 if __name__ == "__main__":

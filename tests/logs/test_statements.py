@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,10 @@ from orchestrator.errors import DataError
 from orchestrator.logs import LogGrammar
 from orchestrator.logs.grammar import Agreement, Header
 from orchestrator.logs.parse import Parsed, parse
+from orchestrator.plan.folders import open_framework
 from orchestrator.results.log_checks import verify_statements
+
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 
 ROWS = r"^(?P<size>[0-9]+) +(?P<us>[0-9.]+) +(?P<rate>[0-9.]+)$"
 RATE = Agreement("rate", of=("size",), over=("us",), factor=0.001)
@@ -79,6 +83,27 @@ def test_a_log_with_results_needs_the_line_that_confirms_them(log: bytes, is_voi
     parsed = parse(log, LogGrammar(("node.out",), readings=(ROWS,), confirm=("^results are right$",)))
 
     assert bool(parsed.void) is is_void
+
+
+@pytest.mark.parametrize("folder", ["nccl_tests", "perftest_bw", "perftest_lat", "stream", "hpl", "hpcc", "fio"])
+def test_a_log_that_is_cut_at_any_line_has_no_result(folder: str) -> None:
+    lines = (TEMPLATES / folder / "sample.log").read_bytes().splitlines(keepends=True)
+    grammar = open_framework(folder).framework.log
+    logs = [parse(b"".join(lines[:count]), grammar) for count in range(len(lines) + 1)]
+
+    complete = next(count for count, log in enumerate(logs) if log.readings == logs[-1].readings and not log.void)
+    assert logs[-1].readings
+    assert all(not log.readings or log.void for log in logs[:complete])
+    assert not any(log.void for log in logs[complete:])
+
+
+def test_an_end_counts_behind_the_last_row_and_without_a_line_end() -> None:
+    grammar = LogGrammar((), readings=(r"^(?P<size>\d+) ",), end="^---")
+    void = "no line of log.end, '^---', follows the last of them: the log is cut, or its program did not end"
+    assert parse(b"---\n4 x\n8 x\n", grammar).void == (void,)
+    assert parse(b"4 x\n---\n8 x\n", grammar).void == (void,)
+    assert parse(b"---\n4 x\n---", grammar).void == ()
+    assert parse(b"nothing\n", grammar).void == ()
 
 
 @pytest.mark.parametrize(
