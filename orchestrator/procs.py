@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from orchestrator.errors import RunError
@@ -18,7 +19,9 @@ __all__ = [
     "descendants",
     "end_all",
     "held_namespaces",
+    "is_same_process",
     "live_pid",
+    "machine_tag",
     "own_groups",
     "record_pid",
     "snapshot",
@@ -128,8 +131,22 @@ def live_pid(path: Path) -> int:
         pid, ticks = map(int, path.read_text(encoding="ascii").split())
     except (FileNotFoundError, ValueError):
         return 0
+    return pid if is_same_process(pid, ticks) else 0
+
+
+def is_same_process(pid: int, start_ticks: int) -> bool:
+    """Return True if the process that had this id and start time is still alive."""
     process = stat(pid)
-    return pid if process and process.start_ticks == ticks and process.state not in "ZX" else 0
+    return process is not None and process.start_ticks == start_ticks and process.state not in "ZX"
+
+
+def machine_tag() -> str:
+    """Return eight characters for where this process's id means something: this boot of this machine, this namespace of ids."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        boot = ""
+    return sha256(f"{boot} {namespace(os.getpid(), 'pid')}".encode()).hexdigest()[:8]
 
 
 def ancestors(pid: int, processes: Mapping[int, Stat]) -> set[int]:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from orchestrator.record.bench_groups import BenchGroup
 
 _PART = ".pull-"
-"""How the folders begin in which archives are unpacked."""
+"""How the folders begin in which archives are unpacked; the process that made one follows, by `_maker`."""
 _FRESH_S = 60.0
-"""A folder that was made so recently may not be locked yet."""
+"""A folder of an unknown process that was made so recently may not be locked yet."""
 Where = Annotated[str, typer.Argument(metavar="STORE", help="Directory, user@host:/path, ssh://…, s3://bucket/path.")]
 Signers = Annotated[
     Path | None,
@@ -188,7 +188,7 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
     with (
         store.fetched(entry.seal, entry.size_bytes) as path,
         failures(into, is_input=True),
-        TemporaryDirectory(prefix=_PART, dir=into) as part,
+        TemporaryDirectory(prefix=f"{_PART}{_maker(os.getpid())}-", dir=into) as part,
         _held(Path(part)),
     ):
         unpacked = store.unpacked(path, entry.seal, Path(part), entry.id)
@@ -218,13 +218,33 @@ def _held(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _maker(pid: int) -> str:
+    """Return how a folder's name says which process makes it: its machine, its id and its start time."""
+    from orchestrator.procs import machine_tag, stat
+
+    process = stat(pid)
+    return f"{machine_tag()}-{pid}-{process.start_ticks if process else 0}"
+
+
+def _is_maker_alive(name: str) -> bool | None:
+    """Return whether the process that made the folder of this name is alive; None if that cannot be known here."""
+    from orchestrator.procs import is_same_process, machine_tag
+
+    tag, *numbers = name.removeprefix(_PART).split("-", 3)
+    if tag != machine_tag() or len(numbers) != 3 or not all(number.isdecimal() for number in numbers[:2]):
+        return None
+    return is_same_process(int(numbers[0]), int(numbers[1]))
+
+
 def _remove_parts(into: Path) -> None:
-    """Remove what pulls that were killed have left; a pull in progress holds a lock on its own."""
+    """Remove what pulls that were killed have left: at once where their process was one of this machine and is gone. A folder
+    of another machine, or of an earlier version, is left by its process if it is old and nobody holds its lock."""
     import shutil
 
     for folder in into.glob(f"{_PART}*"):
         with suppress(OSError):
-            if time.time() - folder.stat().st_mtime < _FRESH_S:
+            is_alive = _is_maker_alive(folder.name)
+            if is_alive or (is_alive is None and time.time() - folder.stat().st_mtime < _FRESH_S):
                 continue
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

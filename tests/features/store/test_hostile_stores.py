@@ -17,8 +17,10 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.cli.main import program
 from orchestrator.errors import DataError
+from orchestrator.features.store.commands import _maker
 from orchestrator.features.store.directory import DirectoryPlace
 from orchestrator.features.store.index import read_index
+from orchestrator.procs import machine_tag
 from tests.support.benches import bench
 
 pytestmark = pytest.mark.timeout(240)
@@ -215,6 +217,21 @@ def test_a_pull_removes_what_a_killed_one_left_and_spares_one_in_progress(team: 
     assert orch("pull", str(team), "a", "-o", str(into)).exit_code == 0
     os.close(handle)
     assert sorted(path.name for path in into.iterdir()) == [".pull-alive", ".pull-fresh", "a"]
+
+
+def test_a_pull_removes_at_once_what_a_process_that_is_gone_has_left(team: Path, tmp_path: Path) -> None:
+    into = tmp_path / "out"
+    ended = subprocess.Popen(["sleep", "600"])
+    made = {name: f".pull-{_maker(pid)}-x" for name, pid in (("gone", ended.pid), ("own", os.getpid()))}
+    made["reused"] = f".pull-{machine_tag()}-{os.getpid()}-1-x"  # another process had this id before
+    made["elsewhere"] = made["gone"].replace(machine_tag(), "0" * 8)
+    ended.kill()
+    ended.wait()
+    for name in made.values():
+        (into / name / "inner").mkdir(parents=True)
+
+    assert orch("pull", str(team), "a", "-o", str(into)).exit_code == 0
+    assert {path.name for path in into.iterdir()} == {"a", made["own"], made["elsewhere"]}
 
 
 def test_no_store_is_made_for_an_archive_that_is_refused(team: Path, tmp_path: Path) -> None:
