@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from pathlib import Path
@@ -36,11 +37,12 @@ def find_bench(project: Project, name: str) -> BenchDir:
 
 
 def bench_path(project: Project, name: str) -> Path:
-    """Return the folder of the bench with this name, directory or label. Raise ConfigError if there is none, or several.
+    """Return the folder of the bench with this name, directory or label. Raise ConfigError if there is none, or several,
+    and DataError for a folder that is none.
 
     A directory comes first, then a name, then a label that only one bench of the project has.
     """
-    from orchestrator.errors import ConfigError
+    from orchestrator.errors import ConfigError, DataError
     from orchestrator.files import is_file
     from orchestrator.record.rundir import benches
 
@@ -56,7 +58,19 @@ def bench_path(project: Project, name: str) -> Path:
         listed = "orch status lists the benches; the path of a bench directory also works"
         hint = "unpack an archive with tar -xf, and use its directory" if name.endswith(".tar") else listed
         raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
+    if not labelled and not _has_record(folders[0]):
+        raise DataError(
+            "expected the folder of a bench, with bench.json and a folder for each run, found no bench.json",
+            kind="state_damaged",
+            where=str(folders[0]),
+            hint="orch status lists the benches; logs of other programs: orch summarize --from-logs DIR -f FRAMEWORK",
+        )
     return (labelled or folders)[0]
+
+
+def _has_record(folder: Path) -> bool:
+    """Return True for a folder with the record of a bench or of an acceptance, which may be damaged."""
+    return any(os.path.lexists(folder / name) for name in ("bench.json", "acceptance.json"))
 
 
 def _is_folder(path: Path) -> bool:

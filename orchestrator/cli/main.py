@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -90,10 +91,35 @@ class Program(typer.core.TyperGroup):
                 command.cls = Command
             self.commands.update(typer.main.get_group(app).commands)
 
+    def make_context(self, *words: Any, **extra: Any) -> Any:
+        """Return the context of the program. Raises ConfigError for words that it does not take."""
+        with _usage_errors():
+            return super().make_context(*words, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Raises ConfigError for words that it does not take."""
+        with _usage_errors():
+            return super().invoke(ctx)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names, as the library of the command line needs it."""
         self.load(*args[:1])
         return super().resolve_command(ctx, args)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Turn a fault of the words of a command into an error of the form of all others."""
+    try:
+        yield
+    except Exception as error:
+        # By name: the module of these classes depends on the version of typer.
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if "UsageError" not in kinds or "NoArgsIsHelpError" in kinds:
+            raise
+        from orchestrator.cli.usage import usage_error
+
+        raise usage_error(error) from None
 
 
 def program() -> typer.Typer:

@@ -152,6 +152,9 @@ def framework_for(model: str, bases: Sequence[Path] = (), read: Callable[[str], 
         message = f"expected a model, got the framework {model!r}"
         own = ", ".join(models[model])
         raise ConfigError(message, where="model", hint=f"name a model of it, with -f {model}; it has {own}")
+    if Path(model).is_file():
+        hint = f"a run file is given as orch bench MODEL --file {model}"
+        raise ConfigError(f"expected the name of a model, got the file {model!r}", where="model", hint=hint)
     available = sorted({model_name for names in models.values() for model_name in names})
     unread = [f"{folders[name]} is faulty and may have it: orch framework check {name}" for name in faulty]
     listed = ", ".join(available) if len(available) <= _LISTED else f"{len(available)}, listed by orch framework list --json"

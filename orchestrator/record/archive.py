@@ -260,8 +260,9 @@ def _own(path: Path, where: str) -> bytes:
     try:
         return read_bytes(path, MAX_OWN_BYTES)
     except OSError as error:
-        message, hint = f"{path.name} cannot be read: {error.strerror}", "verify only what orch archive has written"
-        raise damaged(where, message, hint) from error
+        message = f"expected what orch archive has written, an archive or a folder of its files, {path.name} cannot be read"
+        hint = "seal a bench first: orch archive BENCH"
+        raise damaged(where, f"{message}: {error.strerror}", hint) from error
 
 
 def _computed(folder: Path, contents: Contents) -> Any:

@@ -32,6 +32,9 @@ _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 def checked(target: Path) -> Path:
     """Return the real path of the folder of a site, which may not exist yet. Raises ConfigError for one that is none."""
     path = target.resolve()
+    blocking = next((part for part in path.parents if os.path.lexists(part) and not part.is_dir()), None)
+    if blocking:
+        raise ConfigError(f"expected folders above it, {blocking} is none", kind="unsafe_path", where=str(target))
     if not os.path.lexists(path):
         return path
     if not path.is_dir():

@@ -1,0 +1,85 @@
+"""Faults of a command line as the library reads it, in the form of every error: where, what was expected, what came, a hint.
+
+>>> _expected("Input should be greater than or equal to 1, got '0'")
+"expected a number of at least 1, got '0'"
+>>> _expected("Value error, 'x' is not one of 'a', 'b'., got 'x'")
+"expected one of 'a', 'b', got 'x'"
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from orchestrator.errors import ConfigError
+
+__all__ = ["usage_error"]
+
+_INSTEAD = {"--inventory": "name an inventory or a host file by --hosts"}
+"""Options that people try, by what does it here."""
+_VALUES = (
+    (re.compile(r".*valid integer.*"), "a whole number"),
+    (re.compile(r".*valid (?:number|float).*"), "a number"),
+    (re.compile(r".*valid boolean.*"), "true or false"),
+    (re.compile(r".*greater than or equal to (\S+)"), r"a number of at least \1"),
+    (re.compile(r".*greater than (\S+)"), r"a number above \1"),
+    (re.compile(r".*less than or equal to (\S+)"), r"a number of at most \1"),
+    (re.compile(r".*is not in the range (.+?)\.?"), r"a number in the range \1"),
+    (re.compile(r".*is not one of (.+?)\.?"), r"one of \1"),
+    (re.compile(r"Input should be (.+)"), r"\1"),
+)
+_GOT = re.compile(r"(.*), got ('.*')", re.DOTALL)
+_NO_COMMAND = re.compile(r"No such command '([^']*)'.*", re.DOTALL)
+_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL)
+
+
+def usage_error(error: Any) -> ConfigError:
+    """Return the error for a fault of the words of a command, given the library's exception."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    command = error.ctx.command_path if error.ctx else ""
+    listed = f"{command} -h shows what it takes" if command else ""
+    place = command.removeprefix("orch").strip()
+    param = getattr(error, "param", None)
+    name = _name(param) if param is not None else str(getattr(error, "option_name", "") or "")
+    if "MissingParameter" in kinds:
+        return ConfigError("expected a value, got none", where=name, hint=listed)
+    if "NoSuchOption" in kinds:
+        return ConfigError(f"expected one of its options, got {name}", where=place, hint=_nearest(error, name) or listed)
+    if "BadOptionUsage" in kinds and "requires" in error.message:
+        return ConfigError("expected a value, got none", where=name, hint=listed)
+    if "BadParameter" in kinds:
+        return ConfigError(_expected(error.message), where=name, hint="" if param is not None else listed)
+    if found := _NO_COMMAND.match(error.message):
+        from orchestrator.inventory import nearest
+
+        commands = error.ctx.command.commands if error.ctx else {}
+        close = nearest(found[1], commands).removeprefix("; ")
+        return ConfigError(f"expected a command, got {found[1]!r}", where=place, hint=close or listed)
+    if found := _EXTRA.match(error.message):
+        return ConfigError(f"expected no further words, got {found[1]}", where=place, hint=listed)
+    return ConfigError(f"expected other words: {error.message}", where=name or place, hint=listed)
+
+
+def _name(param: Any) -> str:
+    """Return how people write a parameter."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name).upper()
+    return str(max(param.opts, key=len))
+
+
+def _nearest(error: Any, name: str) -> str:
+    """Return the hint for an option that a command does not have."""
+    if name in _INSTEAD and any("--hosts" in param.opts for param in error.ctx.command.params):
+        return _INSTEAD[name]
+    close = sorted(error.possibilities or ())
+    return f"did you mean {' or '.join(close)}?" if close else ""
+
+
+def _expected(message: str) -> str:
+    """Return what was expected and what came, by the message about a value."""
+    found = _GOT.fullmatch(message)
+    said, got = (found[1], f", got {found[2]}") if found else (message, "")
+    for pattern, expected in _VALUES:
+        if match := pattern.fullmatch(said):
+            return f"expected {match.expand(expected)}{got}"
+    return f"expected another value{got}: {said}"
