@@ -22,13 +22,17 @@ LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-i
 
 
 def copy_without(feature: str, root: Path) -> Path:
-    """Return a copy of the repository without the folder of a feature and the tests that import it."""
+    """Return a copy of the repository without a feature, the tests that import it, and those that make its records."""
     copy = root / "repository"
     shutil.copytree(REPOSITORY, copy, ignore=LEFT_OUT, symlinks=True)
     shutil.rmtree(copy / "orchestrator" / "features" / feature)
     shutil.rmtree(copy / "tests" / "features" / feature, ignore_errors=True)
+    lost = [f"orchestrator.features.{feature}."]
+    for path in sorted((copy / "tests" / "support").glob("*.py")):
+        if lost[0] in path.read_text(encoding="utf-8"):
+            lost.append(f"tests.support.{path.stem} ")
     for path in (copy / "tests").rglob("test_*.py"):
-        if f"orchestrator.features.{feature}." in path.read_text(encoding="utf-8"):
+        if any(name in path.read_text(encoding="utf-8") for name in lost):
             path.unlink()
     return copy
 
