@@ -248,7 +248,7 @@ def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
     return cluster.nodes[host].ask("stop", run=run, reason=reason, grace_s=5.0, timeout_s=60)
 
 
-def _stop_controller(bench: BenchDir) -> None:
+def _stop_controller(bench: BenchDir, *, quiet: bool) -> None:
     """Send SIGTERM to the controller of a bench if it runs on this machine, and wait for its end."""
     import signal
 
@@ -258,13 +258,13 @@ def _stop_controller(bench: BenchDir) -> None:
     process = holder(bench)
     if process is None or not process.signal(signal.SIGTERM):
         return
-    typer.echo(one_line(f"stopping its controller: {process}"))
+    typer.echo(one_line(f"stopping its controller: {process}"), err=quiet)
     deadline = time.monotonic() + _CONTROLLER_STOPS_S
     while holder(bench) is not None and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
-def _cancelled_job(bench: str) -> bool:
+def _cancelled_job(bench: str, *, quiet: bool) -> bool:
     """End a bench that has submitted a job, by the end of its job, and return True; also one that still waits for it.
 
     All processes of a bench are in the steps of its job. Raises RunError if the job cannot be ended.
@@ -281,7 +281,7 @@ def _cancelled_job(bench: str) -> bool:
     if known is None:
         return False
     if known.is_attended:
-        typer.echo(f"stopping its controller: process {known.process}")
+        typer.echo(f"stopping its controller: process {known.process}", err=quiet)
         os.kill(known.process, signal.SIGTERM)
         deadline = time.monotonic() + _CONTROLLER_STOPS_S
         while known.is_attended and time.monotonic() < deadline:
@@ -305,6 +305,7 @@ def cancel(
             help="Name, label or directory of a bench. Default: all runs of the login user.",
         ),
     ] = "",
+    as_json: Json = False,
 ) -> None:
     """Stop all runs on every node, or one bench and its controller, and verify that no process is left."""
     from orchestrator.errors import Faults
@@ -314,13 +315,16 @@ def cancel(
     from orchestrator.record.benchfile import reached_inventory
     from orchestrator.report.text import one_line
 
-    if bench and _cancelled_job(bench):
+    if bench and _cancelled_job(bench, quiet=as_json):
+        if as_json:
+            print_json({"nodes": [], "stopped": {}, "errors": []})
         return
     directory = find_bench(bench) if bench else None
     source = reached_inventory(directory.record()) if directory else ""
     if directory:
-        _stop_controller(directory)
+        _stop_controller(directory, quiet=as_json)
     runs: list[str | None] = [run.run_id for run in directory.runs(superseded=True)] if directory else [None]
+    ended: dict[str, list[str]] = {}
     selection = select(hosts or source, exclude)
     with selection.cluster(accept_new) as cluster:
         errors: list[OrchError] = list(cluster.open_what_answers().values())
@@ -334,8 +338,11 @@ def cancel(
                 for name, answer in answers.items()
             }
             for name in sorted({name for names in stopped.values() for name in names}):
-                typer.echo(f"stopped {one_line(name)} on {fold(host for host, names in stopped.items() if name in names)}")
+                ended[name] = sorted(host for host, names in stopped.items() if name in names)
+                typer.echo(f"stopped {one_line(name)} on {fold(ended[name])}", err=as_json)
             errors += [fault for name, answer in answers.items() for fault in Remains.of(answer, name).errors(name)]
-        typer.echo(f"no orch processes left on {fold(cluster.nodes)}" if cluster.nodes and not errors else "")
+        typer.echo(f"no orch processes left on {fold(cluster.nodes)}" if cluster.nodes and not errors else "", err=as_json)
+        if as_json:
+            print_json({"nodes": sorted(cluster.nodes), "stopped": ended, "errors": [error.as_dict() for error in errors]})
     if errors:
         raise Faults(errors)

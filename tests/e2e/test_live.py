@@ -44,6 +44,8 @@ def test_status_logs_and_cancel_during_a_run(controller: Controller) -> None:
     cancel = controller.orch("cancel")
     assert cancel.code == 0 and f"stopped {run} on node[1-2]\n" in cancel.out, cancel
     assert "no orch processes left on node[1-4]" in cancel.out
+    again = controller.orch("cancel", "--json")
+    assert again.code == 0 and again.json == {"nodes": ["node1", "node2", "node3", "node4"], "stopped": {}, "errors": []}
     judge.wait_until_clean(controller.lab, 1.0)
     done = controller.end(process, 10)
     assert done.code == 1 and judge.in_time(time.monotonic() - begin, 10), done

@@ -14,6 +14,7 @@ from orchestrator.cli.options import (
     AcceptNew,
     Budget,
     Detach,
+    Exclude,
     Hosts,
     Json,
     Label,
@@ -72,6 +73,7 @@ def bisect(
     wait_limit: WaitLimit = "",
     detach: Detach = False,
     hosts: Hosts = "",
+    exclude: Exclude = "",
     accept_new: AcceptNew = False,
     debug: Debug = False,
     templates: Templates = None,
@@ -100,7 +102,7 @@ def bisect(
     benches = find_bench(before), find_bench(after or before)
     pair, name = _pair(benches, by or [], case, metric)
     record = benches[1].record()
-    selection = select(hosts or reached_inventory(record), source_of="" if hosts else f"bench {record.bench_id}")
+    selection = select(hosts or reached_inventory(record), exclude, source_of="" if hosts else f"bench {record.bench_id}")
     bases = tuple(dict.fromkeys((*template_bases(templates), *record.templates)))
     (folder,) = open_frameworks([pair[0].spec.framework], bases)
     machines = [

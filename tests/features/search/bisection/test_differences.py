@@ -99,6 +99,16 @@ def test_what_differs_is_listed_and_a_and_b_are_planned_as_they_were(project: Pr
     assert not [path for path in (project.path / "runs").iterdir() if path.name not in ("a", "b")]
 
 
+def test_hosts_that_are_left_out_run_nothing(project: Project, made: Made) -> None:
+    made("a", 0.5, options(bucket_cap_mb=25))
+    made("b", 0.6, options(bucket_cap_mb=100))
+    used = [
+        {slot["host"] for run in dry(project, "a", "b", *words)["runs"] for slot in run["placement"]["slots"]}
+        for words in ((), ("-x", "node1"))
+    ]
+    assert used == [{"node1", "node2"}, {"node2", "node3"}]
+
+
 def test_variables_count_as_they_were_in_effect_and_what_no_run_can_change_is_said(project: Project, made: Made) -> None:
     made("a", 0.5, env={"HELD": "1", "TOKEN": "sha256 1", "ONCE": "x"})
     made("b", 0.6, lambda plan: plan["spec"].update(env={"HELD": "2"}), env={"HELD": "1", "TOKEN": "sha256 2"})
