@@ -87,12 +87,12 @@ def test_expanded_keys_give_what_grouped_keys_give_and_cudnn_is_not_asked_for_on
 @pytest.mark.parametrize(
     ("asked", "layers", "layout", "graphs"),
     [
-        ("auto", 24, ("none", 1, 1, 1, 1), "whole"),
-        ("auto", 25, ("none", 1, 1, 1, 1), "blocks"),
-        ("auto", 12, ("ddp", 1, 1, 2, 1), "blocks"),
-        ("auto", 12, ("none", 1, 1, 1, 2), "blocks"),
-        ("blocks", 12, ("none", 1, 1, 1, 1), "blocks"),
-        ("whole", 48, ("none", 1, 1, 1, 1), "whole"),
+        ("auto", 24, ("none", 1, 1), "whole"),
+        ("auto", 25, ("none", 1, 1), "blocks"),
+        ("auto", 12, ("ddp", 1, 2), "blocks"),
+        ("auto", 12, ("fsdp", 1, 2), "blocks"),
+        ("blocks", 12, ("none", 1, 1), "blocks"),
+        ("whole", 48, ("none", 1, 1), "whole"),
     ],
 )
 def test_few_layers_on_one_rank_are_one_graph(asked: str, layers: int, layout: tuple[Any, ...], graphs: str) -> None:
