@@ -37,21 +37,22 @@ GROUND = {
 # Each package, and the packages that it may use besides the ground. Imports inside functions and those for types count.
 MAY_USE = {
     "inventory": "",
+    "devices": "",
     "logs": "inventory",
-    "plan": "inventory logs",
-    "checks": "inventory plan",
+    "plan": "devices inventory logs",
+    "checks": "devices inventory plan",
     "record": "inventory logs plan",
     "transport": "inventory",
-    "nodes": "inventory plan checks record transport",
-    "results": "inventory logs plan checks record",
+    "nodes": "devices inventory plan checks record transport",
+    "results": "devices inventory logs plan checks record",
     "analysis": "inventory logs plan checks record results",
-    "controller": "inventory logs plan checks record transport nodes results analysis",
+    "controller": "devices inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks record results analysis",
-    "api": "inventory logs plan checks record transport nodes results analysis controller report",
+    "api": "devices inventory logs plan checks record transport nodes results analysis controller report",
     "lab": "inventory",
     "site": "logs plan record results analysis report",
-    "cli": "inventory logs plan checks record transport nodes results analysis controller report site lab api",
-    "features": "inventory logs plan checks record transport nodes results analysis controller report site lab api cli",
+    "cli": "devices inventory logs plan checks record transport nodes results analysis controller report site lab api",
+    "features": "devices inventory logs plan checks record transport nodes results analysis controller report site lab api cli",
 }
 # Features: what orch does besides planning, carrying out and summarizing a bench. Each is to become a folder of `features`,
 # which says by itself what it is; these are the modules and folders of features that still lie elsewhere.
@@ -78,9 +79,10 @@ DOORS = {
         "catalogue compare/benches compare/causes compare/cells compare/detectable compare/kept compare/suspects past_cells"
     ),
     "api": "allocation bench find opened plan prepare progress sealing selection",
-    "checks": "among check differences facts gpu_states gpus interfaces judge load",
+    "checks": "among check differences facts gpus interfaces judge load",
     "cli": "compare complete connecting controller dry_run main node_states options process sealing signals submitting",
     "controller": "busy controller earlier events fitness peer stage stopping",
+    "devices": "gpu_states nvidia_smi vendor",
     "inventory": (
         "allocation containers devices fields foreign_files formats hostset json_schema reserved schema secrets values versions"
     ),
@@ -112,7 +114,7 @@ DOORS = {
     "transport": "connections",
 }
 # Packages that have no effects, and the modules in them that open files.
-PURE = ("inventory", "logs", "plan", "checks")
+PURE = ("inventory", "devices", "logs", "plan", "checks")
 READERS = {
     "inventory/read.py",
     "plan/bundle.py",

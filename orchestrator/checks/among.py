@@ -8,9 +8,9 @@ from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.checks.differences import same_sizes
-from orchestrator.checks.gpu_states import gpu_states
 from orchestrator.checks.network import training_interface
-from orchestrator.checks.nvidia_smi import pairs
+from orchestrator.devices.gpu_states import gpu_states
+from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import fold
 

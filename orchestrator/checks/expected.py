@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok
-from orchestrator.checks.gpu_states import gpu_states
 from orchestrator.checks.network import training_interface
-from orchestrator.checks.nvidia_smi import pairs
+from orchestrator.devices.gpu_states import gpu_states
+from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.inventory import Host, meets
 
 __all__ = ["expected_checks"]

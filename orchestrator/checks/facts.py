@@ -14,8 +14,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.checks import amd_smi, nvidia_smi
-from orchestrator.checks.gpu_states import gpu_states, selected
+from orchestrator.devices.gpu_states import gpu_states, selected
+from orchestrator.devices.vendor import vendor_facts
 
 __all__ = ["infiniband_gbit", "ports_of", "serials", "told_facts", "unpacked"]
 
@@ -49,18 +49,7 @@ def told_facts(raw: Mapping[str, Any], devices: str | None = None) -> dict[str, 
         "peermem": bool(raw.get("peermem")),
         "open_driver": "Open Kernel Module" in str(raw.get("driver")),
     }
-    if (smi := raw.get("smi")) is not None:
-        facts |= _gpus(smi, raw.get("owners") or {})
-    elif raw.get("amd_static") is not None or raw.get("rocm") is not None:
-        facts |= _amd_gpus(raw, raw.get("owners") or {})
-    matrix = raw.get("topology")
-    if isinstance(matrix, Mapping) and matrix.get("code") == 0 and (links := nvidia_smi.topology(str(matrix.get("text")))):
-        facts["topology"] = links
-    bus_ids = [str(gpu.get("bus_id", "")) for gpu in gpu_states(facts)]
-    log = raw.get("kernel_log")
-    log = log if isinstance(log, Mapping) else {"closed": "not asked"}
-    if "gpu_tool" not in facts:  # an Xid is an error of NVIDIA's driver
-        facts["xids"] = nvidia_smi.xids(log["lines"], bus_ids) if "lines" in log else f"not readable: {log.get('closed')}"
+    facts |= vendor_facts(raw)
     return facts if devices is None else selected(facts, devices)
 
 
@@ -76,45 +65,6 @@ def serials(facts: Mapping[str, Any]) -> dict[str, str]:
         words = [str(state.get(name, "")) for name in ("name", "serial", "uuid")]
         known[f"gpu {state.get('index', '')}"] = " ".join(word for word in words if word and word != "N/A")
     return known
-
-
-def _gpus(smi: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts of the GPUs; ``gpus`` is a text with the reason if they could not be read."""
-    code, text = smi.get("code"), str(smi.get("text"))
-    if code is None:
-        return {"gpus": "nvidia-smi did not answer in 10 s"}
-    if code:
-        return {"gpus": text.strip()[-400:] or f"nvidia-smi ended with {code}"}
-    try:
-        return nvidia_smi.gpu_facts(text, owners)
-    except ValueError as error:
-        return {"gpus": f"nvidia-smi -q -x wrote unexpected output: {error}"[:400]}
-
-
-def _amd_gpus(raw: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts of AMD's GPUs, from amd-smi if it answered, else from rocm-smi; ``gpus`` is the reason if neither did.
-
-    amd-smi may end with 0 where it could not read the driver ("Invalid platform"), so its text decides.
-    """
-    answers = {
-        name: raw[name] for name in ("amd_static", "amd_metric", "amd_process", "rocm") if isinstance(raw.get(name), Mapping)
-    }
-    texts = {name: str(answer.get("text")) for name, answer in answers.items() if answer.get("code") == 0}
-    reasons = []
-    for tool, name in (("amd-smi", "amd_static"), ("rocm-smi", "rocm")):
-        try:
-            if name in texts and tool == "rocm-smi":
-                return amd_smi.rocm_gpu_facts(texts[name], owners)
-            if name in texts:
-                return amd_smi.amd_gpu_facts(texts[name], texts.get("amd_metric", ""), texts.get("amd_process", ""), owners)
-        except ValueError as error:
-            reasons.append(f"{tool} wrote unexpected output: {error}: {texts[name].strip()[:100]}")
-            continue
-        if name in answers:
-            code, text = answers[name].get("code"), str(answers[name].get("text")).strip()
-            silent = f"{tool} did not answer in 10 s" if code is None else f"{tool} ended with {code}"
-            reasons.append(silent if code is None or not text else f"{tool}: {text[-300:]}")
-    return {"gpus": "; ".join(reasons)[:400], "gpu_tool": "amd-smi"}
 
 
 def ports_of(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

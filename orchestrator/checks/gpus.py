@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
-from orchestrator.checks.gpu_states import UNKNOWN_GPU, gpu_states, is_partition
-from orchestrator.checks.nvidia_smi import pairs
+from orchestrator.devices.gpu_states import UNKNOWN_GPU, gpu_states, is_partition
+from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
 from orchestrator.plural import plural

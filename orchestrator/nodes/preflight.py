@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.checks import told_facts
 from orchestrator.checks.facts import unpacked
-from orchestrator.checks.gpu_states import without_places
 from orchestrator.checks.interfaces import with_interfaces
+from orchestrator.devices.gpu_states import without_places
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import Host
 from orchestrator.inventory.reserved import LAB_VARIABLE

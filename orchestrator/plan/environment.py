@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from orchestrator.devices.vendor import show_devices
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.plan.framework import Framework
 
-__all__ = ["SETUP_FAILED", "amd_devices", "env_file", "host_setup", "setup_lines", "setup_text", "variables", "visible_devices"]
+__all__ = ["SETUP_FAILED", "env_file", "host_setup", "setup_lines", "setup_text", "variables", "visible_devices"]
 
 SETUP_FAILED = "setup: line "
 """The beginning of the message of a setup line that fails."""
@@ -36,28 +37,13 @@ unset orch_shell_options orch_pipefail
 }}{into}
 """
 
-# HIP takes CUDA_VISIBLE_DEVICES, which launch scripts set, only where HIP_VISIBLE_DEVICES is not set, and counts among the
-# devices that the others leave (https://rocm.docs.amd.com, GPU isolation techniques).
-_AMD = """\
-if [ -e /dev/kfd ]; then
-unset ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
-export HIP_VISIBLE_DEVICES={devices}
-fi
-"""
-
-
-def amd_devices(devices: str) -> str:
-    """Return the shell text that shows a run on a node with AMD's driver only these devices, in the format of
-    CUDA_VISIBLE_DEVICES, whatever a scheduler or the inventory has set; it does nothing on other nodes."""
-    return _AMD.format(devices=shlex.quote(devices))
-
 
 def visible_devices(host: Host) -> str:
     """Return the shell text that shows a program on a host the devices that its runs may use; nothing if these are all."""
     listed = host.vars.get("cuda_visible_devices")
     if listed is None:
         return ""
-    return f"export CUDA_VISIBLE_DEVICES={shlex.quote(str(listed))}\n{amd_devices(str(listed))}"
+    return f"export CUDA_VISIBLE_DEVICES={shlex.quote(str(listed))}\n{show_devices(str(listed))}"
 
 
 def env_file(

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from orchestrator.devices.vendor import show_devices
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, Redaction
 from orchestrator.inventory.reserved import RESERVED
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.binding import BINDING_FILE, binding_of, binding_text
 from orchestrator.plan.containers import INSIDE, RECORD, SCRIPT, Container, container_name, container_of, inside
-from orchestrator.plan.environment import amd_devices, env_file, setup_lines, variables
+from orchestrator.plan.environment import env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
 from orchestrator.plan.placement import Placement, Slot
 from orchestrator.plan.sandbox import HostVariables, command, rendered
@@ -118,7 +119,7 @@ def render(
         threads = spec.options.get("threads", 1)
         threads = threads if isinstance(threads, int) else 1
         variables_text += env_file(framework, seen_inside, spec.env, f"logs/{SETUP_LOG}", threads=threads)
-        variables_text += amd_devices(slot.devices) if spec.device == "cuda" else ""
+        variables_text += show_devices(slot.devices) if spec.device == "cuda" else ""
         files = [RenderedFile(_VARIABLES, variables_text, 0o600)]
         files += _binding_files(framework, sources, spec, host, slot)
         if launch == "first_node" and slot.node_rank > 0:

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.among import characteristics
-from orchestrator.checks.gpu_states import gpu_states, is_partition
 from orchestrator.checks.gpus import conditions
 from orchestrator.checks.load import WORTH, Load, busy_with_others
+from orchestrator.devices.gpu_states import gpu_states, is_partition
 from orchestrator.inventory import fold
 from orchestrator.notes import Note
 from orchestrator.results.notes import BASELINE_FACT, CLOCKS_LOWERED, FACT_DIFFERS, GPU_CONDITION, LOAD_BY_OTHERS, SENT_LITTLE

@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.checks import nvidia_smi as nvidiasmi
 from orchestrator.checks.among import characteristics
 from orchestrator.checks.check import Check
-from orchestrator.checks.gpu_states import gpu_states, selected, without_places
 from orchestrator.checks.gpus import count_check
 from orchestrator.checks.judge import judge, unfit
+from orchestrator.devices import nvidia_smi as nvidiasmi
+from orchestrator.devices.gpu_states import gpu_states, selected, without_places
 from orchestrator.errors import RunError
 from orchestrator.inventory.hosts import Host
 from tests.support.node_facts import DATA, HOST, healthy, judged, verdict_of

@@ -13,10 +13,11 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.devices.vendor import show_devices
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.plan import sandbox
-from orchestrator.plan.environment import SETUP_FAILED, amd_devices, env_file
+from orchestrator.plan.environment import SETUP_FAILED, env_file
 from orchestrator.plan.folders import frameworks
 from orchestrator.plan.framework import payload_path
 from orchestrator.plan.placement import place
@@ -324,7 +325,7 @@ def test_modes_and_paths_of_what_is_sent() -> None:
 
 @pytest.mark.parametrize(("driver", "seen"), [(".", "2,3 - -"), ("none", "7 0 1")])
 def test_on_amds_driver_a_run_sees_its_devices_whatever_a_scheduler_has_set(tmp_path: Path, driver: str, seen: str) -> None:
-    text = amd_devices("2,3").replace("/dev/kfd", str(tmp_path / driver))
+    text = show_devices("2,3").replace("/dev/kfd", str(tmp_path / driver))
     names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
     script = f"set -eu\n{text}" + 'echo "$HIP_VISIBLE_DEVICES ${ROCR_VISIBLE_DEVICES--} ${GPU_DEVICE_ORDINAL--}"'
     variables = dict(zip(names, "701", strict=True))

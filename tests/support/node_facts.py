@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checks import nvidia_smi as nvidiasmi
 from orchestrator.checks.check import Check
 from orchestrator.checks.facts import ports_of
 from orchestrator.checks.judge import judge
+from orchestrator.devices import nvidia_smi as nvidiasmi
 from orchestrator.inventory.hosts import Host
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"

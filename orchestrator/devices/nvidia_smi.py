@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
 
-from orchestrator.checks.gpu_states import MOST_PROCESSES, columns, complaints, is_lost, is_unsupported
+from orchestrator.devices.gpu_states import MOST_PROCESSES, columns, complaints, is_lost, is_unsupported
 
 __all__ = ["gpu_facts", "pairs", "topology", "xids"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks.amd_smi import amd_gpu_facts, measure, rocm_gpu_facts
 from orchestrator.checks.facts import told_facts
-from orchestrator.checks.gpu_states import gpu_states, selected
 from orchestrator.checks.gpus import gpu_checks
 from orchestrator.checks.judge import judge
+from orchestrator.devices.amd_smi import amd_gpu_facts, measure, rocm_gpu_facts
+from orchestrator.devices.gpu_states import gpu_states, selected
 from orchestrator.inventory import Host
 from orchestrator.results.hardware import devices_of_node
 from orchestrator.results.language_model import device_of, with_devices

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.checks.facts import ports_of, told_facts, unpacked
-from orchestrator.checks.gpu_states import gpu_states
-from orchestrator.checks.nvidia_smi import gpu_facts, pairs, topology, xids
+from orchestrator.devices.gpu_states import gpu_states
+from orchestrator.devices.nvidia_smi import gpu_facts, pairs, topology, xids
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.checks.gpu_states import MOST_PROCESSES, UNKNOWN_GPU, columns, complaints
+from orchestrator.devices.gpu_states import MOST_PROCESSES, UNKNOWN_GPU, columns, complaints
 
 __all__ = ["amd_gpu_facts", "measure", "rocm_gpu_facts"]
 
