@@ -21,7 +21,8 @@ __all__ = ["Feature", "features", "providers"]
 class Feature:
     """What a feature adds to the core.
 
-    ``commands`` has by module of the feature the commands that its ``add_to(app)`` adds, each with its line in the help.
+    ``commands`` has by module of the feature the commands that its ``add_to(app)`` adds, each with its line in the help,
+    under the heading ``group``.
     ``provides`` has by extension point the module of the feature that implements it:
 
     - ``inventory_format``: inventories that are not orch's own: ``read_path(path, source)`` for what is no text file, and
@@ -48,6 +49,7 @@ class Feature:
     """
 
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    group: str = "Set up"
     provides: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -189,12 +189,12 @@ def prepare(
     bases = of_project.template_folders([Path(path) for path in more_templates], os.environ)
     request = request_of(
         model,
-        single=single,
-        sets=sets,
+        options=sets,
         env=variables,
         run_file=yamlfile.load(Path(file)) if file else None,
         defaults=choices(defaults),
         **texts,
+        **{name.removesuffix("_s"): value for name, value in single.items()},
         **{**{name: _as_option(name, defaults[name]) for name in _DEFAULTS if name in defaults}, **given},
     )
     folders = [open_framework(name, bases) for name in request.framework_names(lambda: framework_for(model, bases))]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.api.sealing import contents
-from orchestrator.cli.connecting import Debug
-from orchestrator.cli.options import AcceptNew, Bench, Json, Sign, print_json
+from orchestrator.cli.options import AcceptNew, Bench, Debug, Json, Sign, print_json
 from orchestrator.cli.sealing import sealable, signed
 
 if TYPE_CHECKING:

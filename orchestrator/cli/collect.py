@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.connecting import Debug, trust_of
-from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Json, find_bench, known_secrets, print_json
+from orchestrator.cli.connecting import trust_of
+from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Debug, Json, find_bench, known_secrets, print_json
 from orchestrator.plural import plural
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,20 +11,16 @@ if TYPE_CHECKING:
     from orchestrator.record import Project
     from orchestrator.transport import Trust
 
-__all__ = ["Debug", "print_reports", "trust_of"]
+__all__ = ["print_reports", "set_debug", "trust_of"]
 
 _LOGGER = "orchestrator.transport"
 _options = {"debug": False}
 
 
-def _set_debug(is_set: bool) -> bool:
+def set_debug(is_set: bool) -> bool:
+    """Remember whether each step of a login is printed."""
     _options["debug"] = is_set
     return is_set
-
-
-Debug = Annotated[
-    bool, typer.Option("--debug", "-v", callback=_set_debug, is_eager=True, help="Print each step of every login on stderr.")
-]
 
 
 def trust_of(project: Project, redaction: Redaction, accept_new: bool = False) -> Trust:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.connecting import Debug
-from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, duration, print_json, select
+from orchestrator.cli.option_rows import duration
+from orchestrator.cli.options import AcceptNew, Debug, Exclude, Hosts, Json, print_json, select
 
 if TYPE_CHECKING:
     from orchestrator.inventory import Host

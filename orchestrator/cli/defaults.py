@@ -55,6 +55,25 @@ class Command(typer.core.TyperCommand):
                 error.message += f", got {str(faults()[0]['input'])!r}"
             raise
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options under the headings of their rows, if they have some."""
+        if not any(getattr(param, "rich_help_panel", None) for param in self.params):
+            super().format_options(ctx, formatter)
+            return
+        from orchestrator.plan.options import GROUPS
+
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *GROUPS)}
+        for param in self.get_params(ctx):
+            if record := param.get_help_record(ctx):
+                heading = getattr(param, "rich_help_panel", None)
+                is_argument = param.param_type_name == "argument"
+                name = "Arguments" if is_argument else heading or GROUPS[-1]
+                groups.setdefault(name, []).append(record)
+        for name, records in groups.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
     def invoke(self, ctx: Any) -> Any:
         """Say which defaults count, and run the command."""
         defaults = _here() if ctx.default_map else {}

@@ -11,9 +11,9 @@ import typer
 
 from orchestrator.api.opened import Opened
 from orchestrator.cli import complete
-from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
+    Debug,
     Exclude,
     Hosts,
     Json,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Annotated, Any
@@ -19,54 +19,76 @@ from orchestrator.errors import EXIT_STATUS, DataError, Faults, OrchError
 from orchestrator.feature import features
 from orchestrator.version import __version__
 
-__all__ = ["MODULES", "main", "program", "whole"]
+__all__ = ["GROUPS", "MODULES", "main", "program", "whole"]
 
 _CORE = {
-    "deploy": {
-        "deploy": "Send the node runner and payloads to every node.",
-        "check": "Check that every node is reachable and fit for a run.",
+    "Measure": {
+        "deploy": {
+            "deploy": "Send the node runner and payloads to every node.",
+            "check": "Check that every node is reachable and fit for a run.",
+        },
+        "bench": {"bench": "Plan a bench, show it, run it, collect it."},
+        "collect": {"collect": "Collect logs and exit records."},
+        "summarize": {"summarize": "Print the scaling table of a bench."},
     },
-    "bench": {"bench": "Plan a bench, show it, run it, collect it."},
-    "nodes": {"nodes": "List what the project remembers about its nodes."},
-    "resume": {
-        "resume": "Continue a bench whose controller died or was stopped.",
-        "attach": "Follow a bench run by another process.",
+    "While it runs": {
+        "running": {
+            "status": "Show which runs are active on which nodes, and all benches.",
+            "logs": "Print the log of one rank.",
+            "cancel": "Stop runs on every node and verify that nothing is left.",
+        },
+        "resume": {
+            "resume": "Continue a bench whose controller died or was stopped.",
+            "attach": "Follow a bench run by another process.",
+        },
     },
-    "running": {
-        "status": "Show which runs are active on which nodes, and all benches.",
-        "logs": "Print the log of one rank.",
-        "cancel": "Stop runs on every node and verify that nothing is left.",
+    "Compare": {
+        "compare": {
+            "compare": "Show whether bench B is faster or slower than A, and why.",
+            "gate": "Compare a bench with a baseline, for CI.",
+        },
     },
-    "collect": {"collect": "Collect logs and exit records."},
-    "summarize": {"summarize": "Print the scaling table of a bench."},
-    "site": {"site": "Write a static site of all benches in the project."},
-    "serve": {"serve": "Serve that site live, on this machine only."},
-    "archive": {
-        "archive": "Seal a bench or an acceptance into one file.",
-        "verify": "Verify every byte and every number of an archive.",
+    "Accept": {
+        "nodes": {"nodes": "List what the project remembers about its nodes."},
     },
-    "label": {"label": "Give a bench a name, which another bench then loses."},
-    "remove": {"rm": "Remove benches and all their runs from the project."},
-    "undeploy": {"undeploy": "Remove what orch left on the nodes."},
-    "compare": {
-        "compare": "Show whether bench B is faster or slower than A, and why.",
-        "gate": "Compare a bench with a baseline, for CI.",
+    "Keep and share": {
+        "archive": {
+            "archive": "Seal a bench or an acceptance into one file.",
+            "verify": "Verify every byte and every number of an archive.",
+        },
+        "label": {"label": "Give a bench a name, which another bench then loses."},
+        "site": {"site": "Write a static site of all benches in the project."},
+        "serve": {"serve": "Serve that site live, on this machine only."},
     },
-    "schema": {"schema": "Print the JSON Schema of a file, for editors."},
-    "framework": {"framework": "Show, create and check framework folders."},
-    "lab": {"lab": "A rehearsal cluster on this machine."},
-    "dataset": {"dataset": "Small data sets for tests and rehearsals."},
+    "Set up": {
+        "framework": {"framework": "Show, create and check framework folders."},
+        "dataset": {"dataset": "Small data sets for tests and rehearsals."},
+        "lab": {"lab": "A rehearsal cluster on this machine."},
+        "schema": {"schema": "Print the JSON Schema of a file, for editors."},
+        "remove": {"rm": "Remove benches and all their runs from the project."},
+        "undeploy": {"undeploy": "Remove what orch left on the nodes."},
+    },
 }
-MODULES = {
-    **{f"orchestrator.cli.{module}": commands for module, commands in _CORE.items()},
-    **{
-        f"orchestrator.features.{name}.{module}": commands
-        for name, feature in features().items()
-        for module, commands in feature.commands.items()
-    },
+"""The core's commands by heading of the help and by module, in the order of a day."""
+
+_BY_GROUP: dict[str, dict[str, Mapping[str, str]]] = {
+    group: {f"orchestrator.cli.{module}": commands for module, commands in modules.items()} for group, modules in _CORE.items()
 }
+for _name, _feature in features().items():
+    for _module, _commands in _feature.commands.items():
+        _of_group = _BY_GROUP.setdefault(_feature.group, {})
+        _of_group[f"orchestrator.features.{_name}.{_module}"] = _commands
+GROUPS = {group: [name for commands in modules.values() for name in commands] for group, modules in _BY_GROUP.items()}
+"""The names of commands by heading."""
+MODULES = {module: commands for modules in _BY_GROUP.values() for module, commands in modules.items()}
 """The modules of commands, and what the help says of their commands, in its order."""
 
+_START = """\b
+orch deploy --hosts inventory/cluster.yaml
+orch bench resnet50 --nodes 4 --dtype fp16
+orch collect && orch summarize
+
+"""
 _STATUSES = "; ".join(f"{code} {text}" for code, text in EXIT_STATUS.items())
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _OF_A_PLACE = (*_NO_SPACE, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.ESTALE)
@@ -101,6 +123,14 @@ class Program(typer.core.TyperGroup):
         with _usage_errors():
             return super().invoke(ctx)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands under the headings of a day's order."""
+        longest = max(map(len, self.commands))
+        for group, names in GROUPS.items():
+            rows = [(name.ljust(longest), self.commands[name].get_short_help_str(formatter.width)) for name in names]
+            with formatter.section(group):
+                formatter.write_dl(rows)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names, as the library of the command line needs it."""
         self.load(*args[:1])
@@ -127,7 +157,7 @@ def program() -> typer.Typer:
     app = typer.Typer(
         name="orch",
         cls=Program,
-        help="Benchmark deep-learning training on machines reachable over SSH.",
+        help=f"{_START}Benchmark deep-learning training on machines reachable over SSH.",
         epilog=f"Exit status: {_STATUSES}; 128 + N stopped by signal N.",
         no_args_is_help=True,
         rich_markup_mode=None,

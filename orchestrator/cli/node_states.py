@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from orchestrator.api.selection import Selection
+from orchestrator.cli.option_rows import option
 from orchestrator.cli.options import say
 
 if TYPE_CHECKING:
@@ -15,9 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WithSuspects", "without_suspects"]
 
-WithSuspects = Annotated[
-    bool, typer.Option("--with-suspects", help="Keep hosts that orch nodes lists as suspect, to retest them.")
-]
+WithSuspects = Annotated[bool, option("with_suspects")]
 
 
 def without_suspects(selection: Selection, keep: bool = False, failed: Collection[str] = ()) -> Selection:

@@ -11,9 +11,10 @@ import typer
 
 from orchestrator.api.selection import Selection
 from orchestrator.cli import complete
+from orchestrator.cli.option_rows import Given, option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from orchestrator.inventory import Host
     from orchestrator.plan import Limits
@@ -22,128 +23,34 @@ if TYPE_CHECKING:
     from orchestrator.record.benchfile import BenchRecord
 
 
-def duration(option: str, least: float | None = None, *, limit: str = "") -> Callable[[Any], float]:
-    """Return the parser of an option that takes a duration, in seconds: ``30m``, ``90s``, ``1h30m``, or seconds alone.
-
-    It raises ConfigError for anything else, and for a duration below ``least``, or beyond what the field ``limit`` of `Limits`
-    may be. A default is a number.
-    """
-
-    def parse(value: Any) -> float:
-        from orchestrator.plan import Limits
-
-        return Limits.read(value, option, limit, least=least) if isinstance(value, str) else float(value)
-
-    return parse
-
-
-Hosts = Annotated[
-    str,
-    typer.Option(
-        "--hosts",
-        "-H",
-        metavar="FILE|HOSTS",
-        autocompletion=complete.hosts,
-        help="Inventory file, hosts such as gpu[01-04],@group, or slurm.",
-    ),
-]
-Exclude = Annotated[
-    str,
-    typer.Option(
-        "--exclude",
-        "-x",
-        metavar="HOSTS",
-        autocompletion=complete.hosts,
-        help="Hosts or devices to leave out, such as node2:gpu3.",
-    ),
-]
-AcceptNew = Annotated[
-    bool, typer.Option("--accept-new/--no-accept-new", help="Accept and store host keys seen for the first time.")
-]
+Hosts = Annotated[str, option("hosts")]
+Exclude = Annotated[str, option("exclude")]
+AcceptNew = Annotated[bool, option("accept_new")]
 Bench = Annotated[
     str,
     typer.Argument(
         metavar="BENCH", autocompletion=complete.benches, help="Name, label or directory of a bench. Default: the latest."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Templates = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--templates",
-        metavar="DIR",
-        help="Directory with more framework folders; repeatable. Always searched: ORCH_TEMPLATES, templates/ of the project.",
-    ),
-]
-
-# Options of commands that run something. None, where one that is a field of `Limits` is not given, leaves the default there.
-Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="Total time: 90s, 30m, 1h30m.")]
-Container = Annotated[
-    str, typer.Option("--container", metavar="ENGINE:IMAGE", help="Start launch scripts in this image; none: on the hosts.")
-]
-WarmupSteps = Annotated[int | None, typer.Option("--warmup-steps", min=0, help="Steps that are not measured.")]
-Timeout = Annotated[
-    float | None,
-    typer.Option("--timeout", parser=duration("--timeout"), metavar="TIME", help="Time after which a run is stopped."),
-]
-Lease = Annotated[
-    float | None,
-    typer.Option(
-        "--lease",
-        parser=duration("--lease", limit="lease_s"),
-        metavar="TIME",
-        show_default="60s",
-        help="How long a node continues a run without contact with the controller.",
-    ),
-]
-StopGrace = Annotated[
-    float | None,
-    typer.Option(
-        "--stop-grace",
-        parser=duration("--stop-grace", limit="grace_s"),
-        metavar="TIME",
-        show_default="5s",
-        help="Time between SIGTERM and SIGKILL.",
-    ),
-]
-FirstLineTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--first-line-timeout",
-        parser=duration("--first-line-timeout", limit="first_line_s"),
-        metavar="TIME",
-        show_default="10m",
-        help="Maximum time until the first log line.",
-    ),
-]
-StallTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--stall-timeout",
-        parser=duration("--stall-timeout", limit="stall_s"),
-        metavar="TIME",
-        show_default="10m",
-        help="Maximum time between two log lines; a proven hang ends a run earlier.",
-    ),
-]
-Telemetry = Annotated[
-    bool, typer.Option("--telemetry/--no-telemetry", help="Sample each node's power, clocks, load and errors once a second.")
-]
-Wait = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Wait for nodes held by other runs; --wait 30m: at most that long.")
-]
-WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="FILE", help="Write the path of the new directory in runs/ to this file, for scripts."),
-]
-Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")]
-KeepGoing = Annotated[
-    bool, typer.Option("--keep-going/--no-keep-going", help="Start runs even if they would fail as an earlier one did.")
-]
+Debug = Annotated[bool, option("debug")]
+Json = Annotated[bool, option("json")]
+Templates = Annotated[list[Path] | None, option("templates")]
+Budget = Annotated[str, option("budget")]
+Container = Annotated[str, option("container")]
+WarmupSteps = Annotated[int | None, option("warmup_steps")]
+Timeout = Annotated[float | None, option("timeout")]
+# None, where one that is a field of `Limits` is not given, leaves the default there.
+Lease = Annotated[float | None, option("lease")]
+StopGrace = Annotated[float | None, option("stop_grace")]
+FirstLineTimeout = Annotated[float | None, option("first_line_timeout")]
+StallTimeout = Annotated[float | None, option("stall_timeout")]
+Wait = Annotated[bool, option("wait")]
+WaitLimit = Annotated[str, option("wait_limit")]
+Output = Annotated[Path | None, option("output")]
+Label = Annotated[str, option("label")]
+KeepGoing = Annotated[bool, option("keep_going")]
 Sign = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign the seal with this SSH key.")]
-Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows progress.")]
-
+Detach = Annotated[bool, option("detach")]
 
 ChangedSecrets = Annotated[
     bool, typer.Option("--changed-secrets", help="Continue although secrets have changed; the former values are not hidden.")
@@ -160,14 +67,20 @@ def known_secrets(record: BenchRecord, hosts: Sequence[Host], remedy: str) -> No
         raise ConfigError(message, where=record.inventory, hint=hint)
 
 
-def limits_of(wait: bool, wait_limit: str, **fields: float | None) -> Limits:
-    """Return the limits of the runs of a command: ``--wait``, ``--wait-limit``, and fields of other options, if given."""
+def limits_of(given: Given) -> Limits:
+    """Return the limits of the runs of a command, from those of its options that are given."""
     from orchestrator.plan import Limits
+    from orchestrator.plan.options import OPTIONS
     from orchestrator.plan.words import MOST_S, seconds
 
-    given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    wait_s = seconds(wait_limit, "--wait-limit") if wait_limit else MOST_S if wait else 0.0
-    return Limits(**given, wait_s=wait_s)
+    fields = {row.default.limit: given.get(name) for name, row in OPTIONS.items() if row.default and row.default.limit}
+    fields |= {"telemetry": given.get("telemetry")}
+    if "output_limit" in given:
+        fields["output_bytes"] = given["output_limit"] << 20
+    wait_s = MOST_S if given["wait"] else 0.0
+    if given["wait_limit"]:
+        wait_s = seconds(given["wait_limit"], "--wait-limit")
+    return Limits(**{name: value for name, value in fields.items() if value is not None}, wait_s=wait_s)
 
 
 def template_bases(templates: Sequence[Path] | None) -> tuple[Path, ...]:

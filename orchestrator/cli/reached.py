@@ -9,14 +9,12 @@ import typer
 
 from orchestrator.api.opened import Opened
 from orchestrator.api.selection import Selection
+from orchestrator.cli.option_rows import option
 
 __all__ = ["Devices", "SkipUnreachable", "reached"]
 
-Devices = Annotated[
-    list[str] | None,
-    typer.Option("--devices", metavar="0-3|HOST:0-3", help="GPUs or MIG instances to use; repeatable for individual hosts."),
-]
-SkipUnreachable = Annotated[bool, typer.Option("--skip-unreachable", help="Skip hosts that cannot be reached, and name them.")]
+Devices = Annotated[list[str] | None, option("devices")]
+SkipUnreachable = Annotated[bool, option("skip_unreachable")]
 
 
 def reached(selection: Selection, accept_new: bool, opened: Opened) -> Selection:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.connecting import Debug
-from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Detach, Json, KeepGoing, find_bench, known_secrets
+from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Debug, Detach, Json, KeepGoing, find_bench, known_secrets
 
 
 def add_to(app: typer.Typer) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli import complete
-from orchestrator.cli.connecting import Debug, trust_of
+from orchestrator.cli.connecting import trust_of
 from orchestrator.cli.options import (
     AcceptNew,
+    Debug,
     Exclude,
     Hosts,
     Json,

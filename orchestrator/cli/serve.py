@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import complete
-from orchestrator.cli.connecting import Debug
+from orchestrator.cli.options import Debug
 
 if TYPE_CHECKING:
     from subprocess import Popen

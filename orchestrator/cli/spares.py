@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,17 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.inventory import Host
     from orchestrator.plan.bench import Bench
 
-__all__ = ["Spares", "set_aside", "with_spares"]
-
-Spares = Annotated[
-    int,
-    typer.Option(
-        "--spares",
-        min=0,
-        metavar="N",
-        help="Keep the last N hosts to replace any that are unreachable, unfit, held, or lost later.",
-    ),
-]
+__all__ = ["set_aside", "with_spares"]
 
 
 def set_aside(selection: Selection, count: int) -> tuple[Selection, tuple[Host, ...]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.api.selection import Selection
+from orchestrator.cli.option_rows import option
 from orchestrator.cli.options import select
 
 if TYPE_CHECKING:
@@ -20,14 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Slurm", "hosts_for"]
 
-Slurm = Annotated[
-    str,
-    typer.Option(
-        "--slurm",
-        metavar="partition=P,time=1h,…",
-        help="Submit a job with these sbatch options, wait for it, run in it, end it.",
-    ),
-]
+Slurm = Annotated[str, option("slurm")]
 
 
 @contextmanager

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,12 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.api.selection import Selection
     from orchestrator.plan import Limits
 
-__all__ = ["Gate", "gated", "planned_gate"]
-
-Gate = Annotated[
-    str | None,
-    typer.Option("--gate", metavar="SUITE", help="Run this orch accept suite first; continue without nodes that fail it."),
-]
+__all__ = ["gated", "planned_gate"]
 
 
 def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:

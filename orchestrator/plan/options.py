@@ -1,16 +1,39 @@
-"""Options of a bench, one row each: where each may stand besides the command line, and what it takes there.
+"""Options of a bench, one row each: name, description, type, default, and where each may stand.
 
-The run file with its JSON Schema, the files of defaults with theirs, the commands to which defaults apply, and the least value
-of each count all come from `OPTIONS`. A row is named as its option, with ``_`` for ``-``; the order is that in messages.
+The command line of `orch bench` and of commands that share its options, the run file with its JSON Schema, the files of
+defaults with theirs, the options of `orchestrator.prepare`, and the least value of each count all come from `OPTIONS`.
+A row is named as its option, with ``_`` for ``-``; the order is that in messages and in the help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-__all__ = ["OPTIONS", "BenchOption", "DefaultKey", "InRunFile"]
+from orchestrator.inventory import nearest
+
+__all__ = [
+    "COUNTS",
+    "GROUPS",
+    "OPTIONS",
+    "BenchOption",
+    "DefaultKey",
+    "InRunFile",
+    "check_names",
+    "requested",
+    "single_choices",
+]
+
+FIRST, WHAT, OFTEN, LIMITS, WHERE, OUTPUT = GROUPS = (
+    "Needed first",
+    "What is measured",
+    "How often",
+    "Limits",
+    "Where",
+    "Output",
+)
+"""Headings of the help, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +56,53 @@ class DefaultKey:
 
     ``kind`` is a kind of value in `orchestrator.record.defaults`, ``limit`` the field of `Limits` that it sets. ``commands``
     says whose command line takes it: ``all`` that have the option, those that start ``runs``, or none, where other code does.
+    ``note`` follows the help in the JSON Schema, for what holds in a file alone.
     """
 
     kind: str
-    description: str
     limit: str = ""
     commands: Literal["", "all", "runs"] = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOption:
-    """An option, and where it may stand; ``least`` is the smallest value of one that is a count in a spec."""
+    """An option, and where it may stand."""
 
+    help: str
+    group: str
+    # On the command line: a text, one text for each time it is given, a number, a flag, a flag with its --no- form, a time.
+    type: Literal["text", "texts", "count", "flag", "switch", "duration", "path", "paths"] = "text"
+    metavar: str = ""
+    # The short form, as in "-n", and the long one where it is not the name.
+    short: str = ""
+    long: str = ""
+    # The default, and how the help shows it where code sets it.
+    value: Any = None
+    shown: str = ""
+    # The smallest value of a count.
+    least: int | None = None
+    # What completes it in a shell: a function of orchestrator.cli.complete.
+    completion: str = ""
+    # Other commands than `orch bench` that take it.
+    others: tuple[str, ...] = ()
+    # Part of the request: it changes which runs are planned.
+    plans: bool = False
     run_file: InRunFile | None = None
     default: DefaultKey | None = None
-    least: int | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """True if it takes several values, each of which makes configurations of its own."""
+        return self.run_file is not None and self.run_file.place == "list"
+
+
+def check_names(names: Iterable[str], known: Iterable[str], function: str) -> None:
+    """Raise TypeError for a name that is no option, with the nearest that is one."""
+    valid = tuple(known)
+    for name in names:
+        if name not in valid:
+            raise TypeError(f"{function}: expected the name of an option, got {name}{nearest(name, valid)}")
 
 
 def _listed(*types: type, expected: str) -> InRunFile:
@@ -55,56 +110,211 @@ def _listed(*types: type, expected: str) -> InRunFile:
 
 
 _WHOLE = "a whole number"
+_SEARCHES = ("tune", "bisect")
+_RUNNING = (*_SEARCHES, "accept")
 OPTIONS: Mapping[str, BenchOption] = {
-    "framework": BenchOption(_listed(str, expected="text")),
-    "dtype": BenchOption(_listed(str, expected="text")),
-    "batch_size": BenchOption(_listed(int, expected=_WHOLE), least=1),
-    "loader": BenchOption(_listed(str, expected="text")),
-    "cpu_binding": BenchOption(_listed(str, expected="none, numa or cores")),
-    "options": BenchOption(_listed(str, int, float, bool, expected="a text, a number, true or false")),
-    "env": BenchOption(_listed(str, int, expected="a text or a whole number")),
-    "hosts": BenchOption(default=DefaultKey("text", "inventory file, from the folder of this file on, or hosts")),
-    "exclude": BenchOption(default=DefaultKey("text", "hosts to leave out", commands="all")),
-    "accept_new": BenchOption(default=DefaultKey("flag", "store host keys that are seen for the first time", commands="all")),
-    "templates": BenchOption(default=DefaultKey("folders", "more framework folders, from the folder of this file on")),
-    "nodes": BenchOption(_listed(int, expected=_WHOLE), DefaultKey("numbers", "numbers of nodes of a bench"), least=1),
-    "gpus": BenchOption(_listed(int, expected=_WHOLE), least=1),
-    "shape": BenchOption(_listed(str, expected="a shape such as 4n8g")),
-    "steps": BenchOption(InRunFile("run", (int,), _WHOLE), least=1),
-    "warmup_steps": BenchOption(InRunFile("run", (int,), _WHOLE), least=0),
-    "container": BenchOption(InRunFile("bench", (str,), "ENGINE:IMAGE, or none")),
-    "ladder": BenchOption(InRunFile("bench", (bool,), "true or false")),
-    "repeats": BenchOption(InRunFile("bench", (int,), _WHOLE), DefaultKey("count", "runs of each configuration")),
-    "label": BenchOption(InRunFile("bench", (str,), "text")),
-    "expect": BenchOption(InRunFile("bench", (str, list), "a bound such as busbw >= 350, or a list of them")),
+    "framework": BenchOption(
+        "Frameworks. Default: chosen by the model.", FIRST, short="-f", metavar="NAME,…", completion="frameworks",
+        others=("tune",), plans=True, run_file=_listed(str, expected="text"),
+    ),
+    "dtype": BenchOption(
+        "fp32, tf32, fp16, bf16, fp8.", FIRST, metavar="T,…", others=("tune",), plans=True,
+        run_file=_listed(str, expected="text"),
+    ),
+    "batch_size": BenchOption(
+        "Samples per device and step; language models: sequences per micro-batch.", FIRST, short="-b", metavar="N,…",
+        others=("tune",), plans=True, least=1, run_file=_listed(int, expected=_WHOLE),
+    ),
+    "loader": BenchOption(
+        "Sources of samples.", WHAT, metavar="L,…", others=("tune",), plans=True, run_file=_listed(str, expected="text"),
+    ),
+    "cpu_binding": BenchOption(
+        "CPUs of a rank: all, its GPU's NUMA node, its own cores.", WHAT, metavar="none|numa|cores,…", plans=True,
+        run_file=_listed(str, expected="none, numa or cores"),
+    ),
+    "options": BenchOption(
+        "Values of a framework option; quotes keep a comma: 'k=\"a,b\"'.", FIRST, "texts", "KEY=V,…", long="--set",
+        completion="settings", plans=True,
+        run_file=_listed(str, int, float, bool, expected="a text, a number, true or false"),
+    ),
+    "env": BenchOption(
+        "Values of an environment variable, such as NCCL_ALGO=Ring,Tree.", WHAT, "texts", "NAME=V,…", plans=True,
+        run_file=_listed(str, int, expected="a text or a whole number"),
+    ),
+    "hosts": BenchOption(
+        "Inventory file, hosts such as gpu[01-04],@group, or slurm.", FIRST, short="-H", metavar="FILE|HOSTS",
+        completion="hosts", others=_RUNNING, default=DefaultKey("text", note="A path is from the folder of this file on."),
+    ),
+    "exclude": BenchOption(
+        "Hosts or devices to leave out, such as node2:gpu3.", WHERE, short="-x", metavar="HOSTS", completion="hosts",
+        others=("tune", "accept"), default=DefaultKey("text", commands="all"),
+    ),
+    "accept_new": BenchOption(
+        "Accept and store host keys seen for the first time.", WHERE, "switch", others=_RUNNING,
+        default=DefaultKey("flag", commands="all"),
+    ),
+    "templates": BenchOption(
+        "Directory with more framework folders; repeatable. Always searched: ORCH_TEMPLATES, templates/ of the project.",
+        WHAT, "paths", "DIR", others=_RUNNING,
+        default=DefaultKey("folders", note="A path is from the folder of this file on."),
+    ),
+    "nodes": BenchOption(
+        "Node counts. Default: all nodes.", FIRST, short="-n", metavar="N,…", plans=True, least=1,
+        run_file=_listed(int, expected=_WHOLE), default=DefaultKey("numbers"),
+    ),
+    "gpus": BenchOption(
+        "Ranks per node. Default: all GPUs.", FIRST, short="-g", metavar="N,…", plans=True, least=1,
+        run_file=_listed(int, expected=_WHOLE),
+    ),
+    "shape": BenchOption(
+        "Shapes instead of --nodes and --gpus.", WHAT, metavar="1n1g,…", plans=True,
+        run_file=_listed(str, expected="a shape such as 4n8g"),
+    ),
+    "steps": BenchOption(
+        "Steps per run, including warm-up.", FIRST, "count", others=("tune",), plans=True, least=1,
+        run_file=InRunFile("run", (int,), _WHOLE),
+    ),
+    "warmup_steps": BenchOption(
+        "Steps that are not measured.", OFTEN, "count", others=("tune",), plans=True, least=0,
+        run_file=InRunFile("run", (int,), _WHOLE),
+    ),
+    "container": BenchOption(
+        "Start launch scripts in this image; none: on the hosts.", WHAT, metavar="ENGINE:IMAGE", others=("tune",), plans=True,
+        run_file=InRunFile("bench", (str,), "ENGINE:IMAGE, or none"),
+    ),
+    "ladder": BenchOption(
+        "1n1g, 1n2g … one full node, then 2, 4 … nodes.", WHAT, "flag", plans=True,
+        run_file=InRunFile("bench", (bool,), "true or false"),
+    ),
+    "repeats": BenchOption(
+        "Runs per configuration.", FIRST, "count", short="-r", plans=True, least=1,
+        run_file=InRunFile("bench", (int,), _WHOLE), default=DefaultKey("count"),
+    ),
+    "label": BenchOption(
+        "A name for the bench, shown next to its id.", FIRST, metavar="TEXT", others=("bisect",), plans=True,
+        run_file=InRunFile("bench", (str,), "text"),
+    ),
+    "expect": BenchOption(
+        "Exit with 5 if this bound is not met, 6 if undecided.", OUTPUT, "texts", '"METRIC >= N"', plans=True,
+        run_file=InRunFile("bench", (str, list), "a bound such as busbw >= 350, or a list of them"),
+    ),
     "until_ci": BenchOption(
-        default=DefaultKey("percentage", "add repeats until every 95 % interval is within this share", commands="runs")
+        "Add repeats until every 95 % interval is within ± this fraction of its median.", OFTEN, metavar="1%", plans=True,
+        default=DefaultKey("percentage", commands="runs"),
     ),
-    "max_repeats": BenchOption(default=DefaultKey("count", "upper limit of repeats with until_ci", commands="runs")),
-    "order": BenchOption(default=DefaultKey("order", "the order of runs", commands="runs")),
-    "budget": BenchOption(default=DefaultKey("duration", "total time of a bench or tune", commands="runs")),
+    "max_repeats": BenchOption(
+        "Maximum repeats with --until-ci. Default: 30.", OFTEN, "count", plans=True, least=2,
+        default=DefaultKey("count", commands="runs"),
+    ),
+    "order": BenchOption(
+        "balanced, random or interleaved.", OFTEN, value="balanced", plans=True, default=DefaultKey("order", commands="runs"),
+    ),
+    "budget": BenchOption(
+        "Total time: 90s, 30m, 1h30m.", OFTEN, metavar="TIME", others=_RUNNING, plans=True,
+        default=DefaultKey("duration", commands="runs"),
+    ),
+    "baseline": BenchOption(
+        "Measure 1n1g unless an earlier run of it is usable.", OFTEN, "switch", value=True, plans=True,
+    ),
+    "baseline_shape": BenchOption(
+        "Baseline shape of speedups, instead of 1n1g.", OFTEN, metavar="1n8g", plans=True,
+    ),
     "timeout": BenchOption(
-        InRunFile("run", (int, float), "seconds above 0", "timeout_s"),
-        DefaultKey("duration", "time after which a run is stopped"),
+        "Time after which a run is stopped.", LIMITS, "duration", "TIME", others=("tune",), plans=True,
+        run_file=InRunFile("run", (int, float), "seconds above 0", "timeout_s"), default=DefaultKey("duration"),
     ),
-    "global_batch": BenchOption(InRunFile("run", (int,), _WHOLE), least=1),
+    "global_batch": BenchOption(
+        "Samples per step over all ranks: strong scaling. Default: weak scaling.", WHAT, "count", others=("tune",),
+        plans=True, least=1, run_file=InRunFile("run", (int,), _WHOLE),
+    ),
     "lease": BenchOption(
-        default=DefaultKey(
-            "duration", "time that a node continues a run without contact to the controller", "lease_s", commands="runs"
-        )
+        "How long a node continues a run without contact with the controller.", LIMITS, "duration", "TIME", shown="60s",
+        others=_RUNNING, default=DefaultKey("duration", "lease_s", commands="runs"),
     ),
-    "stop_grace": BenchOption(default=DefaultKey("duration", "time between SIGTERM and SIGKILL", "grace_s", commands="runs")),
+    "stop_grace": BenchOption(
+        "Time between SIGTERM and SIGKILL.", LIMITS, "duration", "TIME", shown="5s", others=_RUNNING,
+        default=DefaultKey("duration", "grace_s", commands="runs"),
+    ),
     "first_line_timeout": BenchOption(
-        default=DefaultKey("duration", "most time until the first line of a log", "first_line_s", commands="runs")
+        "Maximum time until the first log line.", LIMITS, "duration", "TIME", shown="10m", others=("accept",),
+        default=DefaultKey("duration", "first_line_s", commands="runs"),
     ),
     "stall_timeout": BenchOption(
-        default=DefaultKey("duration", "most time between two lines of a log", "stall_s", commands="runs")
+        "Maximum time between two log lines; a proven hang ends a run earlier.", LIMITS, "duration", "TIME", shown="10m",
+        others=_RUNNING, default=DefaultKey("duration", "stall_s", commands="runs"),
     ),
-    "output_limit": BenchOption(default=DefaultKey("count", "most MiB of logs of a run on one node", commands="runs")),
-    "wait": BenchOption(default=DefaultKey("flag", "wait for nodes that other runs hold", commands="runs")),
-    "wait_limit": BenchOption(default=DefaultKey("duration", "longest wait, with wait", commands="runs")),
+    "output_limit": BenchOption(
+        "Maximum MiB of logs per run and node.", LIMITS, "count", value=1024, least=1,
+        default=DefaultKey("count", commands="runs"),
+    ),
+    "wait": BenchOption(
+        "Wait for nodes held by other runs; --wait 30m: at most that long.", LIMITS, "switch", others=_RUNNING,
+        default=DefaultKey("flag", commands="runs"),
+    ),
+    "wait_limit": BenchOption(
+        "Longest wait, with --wait. Default: no limit.", LIMITS, metavar="2h", others=_RUNNING,
+        default=DefaultKey("duration", commands="runs"),
+    ),
     "keep_going": BenchOption(
-        default=DefaultKey("flag", "also start runs that would fail as an earlier one did", commands="runs")
+        "Start runs even if they would fail as an earlier one did.", LIMITS, "switch",
+        default=DefaultKey("flag", commands="runs"),
     ),
-    "strict": BenchOption(default=DefaultKey("flag", "refuse a bench if a configuration is impossible", commands="runs")),
+    "strict": BenchOption(
+        "Refuse the bench if a configuration is impossible, instead of skipping it.", WHAT, "switch", plans=True,
+        default=DefaultKey("flag", commands="runs"),
+    ),
+    "file": BenchOption(
+        "YAML file with the same choices, lists, include and exclude; options override it.", FIRST, "path", "FILE",
+    ),
+    "profile": BenchOption(
+        "Trace steps of an extra run that no table includes.", OUTPUT, metavar="torch[:steps=5][:ranks=0,3]",
+    ),
+    "telemetry": BenchOption(
+        "Sample each node's power, clocks, load and errors once a second.", OUTPUT, "switch", value=True,
+    ),
+    "output": BenchOption(
+        "Write the path of the new directory in runs/ to this file, for scripts.", OUTPUT, "path", "FILE", others=("accept",),
+    ),
+    "detach": BenchOption("Run in the background; orch attach shows progress.", OUTPUT, "flag", others=_SEARCHES),
+    "slurm": BenchOption(
+        "Submit a job with these sbatch options, wait for it, run in it, end it.", WHERE, metavar="partition=P,time=1h,…",
+        others=("tune",),
+    ),
+    "devices": BenchOption(
+        "GPUs or MIG instances to use; repeatable for individual hosts.", WHERE, "texts", "0-3|HOST:0-3",
+    ),
+    "skip_unreachable": BenchOption("Skip hosts that cannot be reached, and name them.", WHERE, "flag"),
+    "with_suspects": BenchOption(
+        "Keep hosts that orch nodes lists as suspect, to retest them.", WHERE, "flag", others=("accept",),
+    ),
+    "gate": BenchOption(
+        "Run this orch accept suite first; continue without nodes that fail it.", WHERE, metavar="SUITE",
+    ),
+    "spares": BenchOption(
+        "Keep the last N hosts to replace any that are unreachable, unfit, held, or lost later.", WHERE, "count", "N",
+        value=0, least=0,
+    ),
+    "debug": BenchOption("Print each step of every login on stderr.", OUTPUT, "flag", short="-v", others=_RUNNING),
+    "dry_run": BenchOption("Print the plan and the files of every node; contact no host.", FIRST, "flag", others=_RUNNING),
+    "json": BenchOption("Print JSON on standard output.", OUTPUT, "flag", others=_RUNNING),
+}  # fmt: skip
+COUNTS: Mapping[str, int] = {
+    name: row.least for name, row in OPTIONS.items() if row.least is not None and row.run_file and row.run_file.place != "bench"
 }
+"""The smallest value of each option that is a count in a spec."""
+
+
+def requested(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that change which runs are planned."""
+    return {name: value for name, value in given.items() if OPTIONS[name].plans}
+
+
+def single_choices(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given options that every run has once, by their names in a run file."""
+    single = {}
+    for name, row in OPTIONS.items():
+        if row.run_file and (row.run_file.place == "run" or name == "container"):
+            value = given.get(name)
+            if value not in (None, ""):
+                single[row.run_file.key or name] = value
+    return single

@@ -4,7 +4,7 @@ Precedence is that of a spec, framework defaults < run file < command line, and 
 here reads files, the clock, random numbers or earlier benches: the run file is passed as a document, id and seed of the bench
 as values. A bench is planned with every baseline it needs; `baselines.without` removes those that an earlier bench lends.
 
->>> request = request_of("resnet50", nodes="1,2", dtype="fp32,fp16", sets=["seed=5,6"], repeats=3)
+>>> request = request_of("resnet50", nodes="1,2", dtype="fp32,fp16", options=["seed=5,6"], repeats=3)
 >>> request.nodes, request.axes, request.repeats
 ((1, 2), {'dtype': ('fp32', 'fp16'), 'options.seed': ('5', '6')}, 3)
 """
@@ -24,6 +24,7 @@ from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.matrix import Axis, axis, combined, names_of
+from orchestrator.plan.options import OPTIONS, check_names, single_choices
 from orchestrator.plan.placement import ladder as ladder_shapes
 from orchestrator.plan.run_file import RunFile, run_file_of
 from orchestrator.plan.schedule import LEAST, MOST, ORDERS, Schedule
@@ -45,6 +46,9 @@ __all__ = [
     "planned",
     "request_of",
 ]
+
+_REQUESTED = [name for name, row in OPTIONS.items() if row.plans]
+_SHAPING = ("nodes", "gpus", "shape", "framework", "options", "env")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,76 +105,70 @@ class Request:
 def request_of(
     model: str,
     *,
-    framework: str = "",
-    nodes: str = "",
-    gpus: str = "",
-    shape: str = "",
-    ladder: bool = False,
-    dtype: str = "",
-    batch_size: str = "",
-    loader: str = "",
-    cpu_binding: str = "",
-    single: Mapping[str, Any] | None = None,
-    sets: Sequence[str] = (),
-    env: Sequence[str] = (),
     run_file: Document | None = None,
-    repeats: int | None = None,
-    order: str = "balanced",
-    until_ci: str = "",
-    max_repeats: int | None = None,
-    budget: str = "",
-    baseline: bool = True,
-    baseline_shape: str = "",
-    strict: bool = False,
-    label: str = "",
-    expect: Sequence[str] = (),
     defaults: Mapping[str, tuple[Any, str, str]] | None = None,
+    **given: Any,
 ) -> Request:
-    """Return the request made by the options of ``orch bench``. Lists are comma-separated text, ``single`` is as in `Request`.
+    """Return the request made by the options of ``orch bench``, ``given`` by the names of their rows in `OPTIONS`.
 
-    ``sets`` and ``env`` are ``name=value,value``. ``defaults`` have value, file and place of ``nodes``, ``repeats`` and
-    ``timeout_s``, for what neither the options nor the run file choose.
-    Raises ConfigError naming the option, or file and line of the run file.
+    Lists are comma-separated text, ``options`` and ``env`` are lists of ``name=value,value``. ``defaults`` have value, file and
+    place of ``nodes``, ``repeats`` and ``timeout_s``, for what neither the options nor the run file choose.
+    Raises ConfigError naming the option, or file and line of the run file, TypeError for a name that no row has.
     """
+    check_names(given, _REQUESTED, "request_of")
+    nodes, gpus, shape, ladder = (given.get(name) or "" for name in ("nodes", "gpus", "shape", "ladder"))
     if shape and (nodes or gpus or ladder) or ladder and "," in gpus:
         where = "--shape" if shape else "--ladder"
         raise ConfigError("expected --shape alone, or --ladder, or --nodes and --gpus", where=where)
-    axes: dict[str, tuple[Any, ...]] = {
-        "batch_size": numbers(batch_size, "--batch-size"), "dtype": words(dtype, "--dtype"),
-        "loader": words(loader, "--loader"), "cpu_binding": words(cpu_binding, "--cpu-binding"),
-    }  # fmt: skip
-    axes |= {f"options.{name}": values for name, values in assignments(sets, "--set").items()}
-    variables = assignments(env, "--env")
-    for name in variables:
-        check_variable(name, f"--env {name}")
-    axes |= {f"env.{name}": values for name, values in variables.items()}
+    single = single_choices(given)
+    axes = _listed_choices(given)
     file = run_file_of(run_file) if run_file else RunFile()
-    chosen = {name for name, value in (single or {}).items() if value is not None} | ({"repeats"} if repeats else set())
+    repeats, baseline = given.get("repeats"), given.get("baseline", True)
+    chosen = {name for name, value in single.items() if value is not None}
+    chosen |= {"repeats"} if repeats else set()
     chosen |= {"nodes"} if nodes or shape or ladder else set()
-    left = {name: default for name, default in (defaults or {}).items() if name not in chosen and not file.chooses(name)}
+    left = {}
+    for name, default in (defaults or {}).items():
+        if name not in chosen and not file.chooses(name):
+            left[name] = default
     file = file.completed({name: (value, place) for name, (value, _, place) in left.items()})
     return Request(
         model=model,
-        frameworks=tuple(dict.fromkeys(words(framework, "--framework"))),
+        frameworks=tuple(dict.fromkeys(words(given.get("framework") or "", "--framework"))),
         nodes=numbers(nodes, "--nodes"),
         gpus=numbers(gpus, "--gpus"),
         shapes=shapes_of(shape),
-        ladder=ladder,
-        axes={name: values for name, values in axes.items() if values},
-        single=single or {},
+        ladder=bool(ladder),
+        axes=axes,
+        single=single,
         run_file=file,
         repeats=repeats,
-        order=order,
-        until_ci=until_ci,
-        max_repeats=max_repeats,
-        budget=budget,
+        order=given.get("order") or "balanced",
+        until_ci=given.get("until_ci") or "",
+        max_repeats=given.get("max_repeats"),
+        budget=given.get("budget") or "",
         baseline=baseline,
-        baseline_shape=_baseline_shape(baseline_shape, baseline),
-        strict=strict,
-        label=label_of(label, "--label") or file.label,
-        expect=(*file.expect, *(expectation_of(text, "--expect") for text in expect)),
+        baseline_shape=_baseline_shape(given.get("baseline_shape") or "", baseline),
+        strict=bool(given.get("strict")),
+        label=label_of(given.get("label") or "", "--label") or file.label,
+        expect=(*file.expect, *(expectation_of(text, "--expect") for text in given.get("expect") or ())),
         origins={name: origin for name, (_, origin, _) in left.items()},
     )
+
+
+def _listed_choices(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the values of options that make configurations, but for frameworks and shapes; those of numbers vary slowest."""
+    axes: dict[str, tuple[Any, ...]] = {}
+    for kind, parse in ((int, numbers), (str, words)):
+        for name, row in OPTIONS.items():
+            if name not in _SHAPING and row.run_file and row.is_list and row.run_file.types == (kind,):
+                axes[name] = parse(given.get(name) or "", f"--{name.replace('_', '-')}")
+    axes |= {f"options.{name}": values for name, values in assignments(given.get("options") or (), "--set").items()}
+    variables = assignments(given.get("env") or (), "--env")
+    for name in variables:
+        check_variable(name, f"--env {name}")
+    axes |= {f"env.{name}": values for name, values in variables.items()}
+    return {name: values for name, values in axes.items() if values}
 
 
 def _baseline_shape(text: str, baseline: bool) -> tuple[int, int] | None:

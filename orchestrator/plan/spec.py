@@ -19,7 +19,7 @@ from orchestrator.plan.binding import check_binding
 from orchestrator.plan.folders import folders_with
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.notes import SKIPPED
-from orchestrator.plan.options import OPTIONS
+from orchestrator.plan.options import COUNTS
 from orchestrator.plan.scaling import Step, as_reported, check_ranks, step_of, with_global_batch
 from orchestrator.plural import plural
 
@@ -32,7 +32,6 @@ _NAMED = 3
 """Skipped configurations that a note names for one reason."""
 _MOST = 1 << 40
 """Counts above this are refused; a framework folder and a published table allow no larger ones either."""
-_COUNTS = {name: option.least for name, option in OPTIONS.items() if option.least is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +275,7 @@ def _check_fixed(framework: Framework, key: str, value: Any) -> None:
 
 
 def _check_number(key: str, value: Any) -> None:
-    least = _COUNTS.get(key)
+    least = COUNTS.get(key)
     if least is not None and (not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST):
         form = f"of at most {_MOST}" if isinstance(value, int) and value > _MOST else f"≥ {least}"
         raise ConfigError(f"expected a whole number {form}, got {value!r}", where=f"--{key.replace('_', '-')}")

@@ -137,7 +137,10 @@ def _placed(key: str, value: Any, folder: Path) -> Any:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of both files."""
-    keys = {key: {"description": option.description, **_EXPECTED[option.kind][1]} for key, option in KEYS.items()}
+    keys = {}
+    for key, option in KEYS.items():
+        description = f"{OPTIONS[key].help} {option.note}".strip()
+        keys[key] = {"description": description, **_EXPECTED[option.kind][1]}
     return {
         "title": "orch.yaml and ~/.config/orch/config.yaml",
         "type": "object",

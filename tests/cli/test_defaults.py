@@ -46,7 +46,7 @@ def test_every_key_of_a_file_has_one_way_to_a_command() -> None:
 def test_a_bench_uses_defaults_says_which_and_prints_their_origins(project: Project) -> None:
     done = project.orch("bench", "resnet50", "-f", "simulated", "--gpus", "1", "--dry-run")
     assert done.stderr.splitlines()[:4] == [
-        "defaults: lease=2m, exclude=n4 (orch.yaml)",
+        "defaults: exclude=n4, lease=2m (orch.yaml)",
         "defaults: accept_new=true (~/.config/orch/config.yaml)",
         "defaults: nodes=1,2, repeats=2, timeout=5m (orch.yaml)",
         f"inventory: {project.path}/cpu.yaml (orch.yaml), 3 of 4 hosts",

@@ -16,7 +16,7 @@ def settings(bench: Bench) -> list[tuple[Any, ...]]:
 
 def test_options_and_variables_are_axes_as_dtypes_and_shapes_are() -> None:
     request = request_of(
-        "resnet50", shape="1n1g,2n8g", sets=["seed=1,2", "layout=on"], env=["NCCL_ALGO=Ring,Tree"], baseline=False
+        "resnet50", shape="1n1g,2n8g", options=["seed=1,2", "layout=on"], env=["NCCL_ALGO=Ring,Tree"], baseline=False
     )
     assert settings(bench_of(request)) == [
         (shape, "fp32", "on", seed, algorithm)
@@ -29,7 +29,7 @@ def test_options_and_variables_are_axes_as_dtypes_and_shapes_are() -> None:
 
 
 def test_a_baseline_has_the_other_axes_of_its_configuration() -> None:
-    bench = bench_of(request_of("resnet50", shape="2n8g", sets=["seed=1,2"], env=["NCCL_ALGO=Ring,Tree"]))
+    bench = bench_of(request_of("resnet50", shape="2n8g", options=["seed=1,2"], env=["NCCL_ALGO=Ring,Tree"]))
     assert settings(bench)[:4] == [
         ("1n1g", "fp32", "auto", seed, algorithm) for seed in (1, 2) for algorithm in ("Ring", "Tree")
     ]  # fmt: skip
@@ -47,7 +47,7 @@ def test_lists_of_a_run_file_are_axes_and_the_command_line_replaces_them() -> No
         ("1n8g", 2, {}, 40), ("2n8g", 2, {}, 80), ("2n8g", 2, {"NCCL_ALGO": "Tree"}, 80),
     ]  # fmt: skip
     assert bench.cells[0].origins["nodes"] == bench.cells[0].origins["options.seed"] == "run file"
-    bench = bench_of(request_of("resnet50", nodes="2", sets=["seed=7"], run_file=document, baseline=False))
+    bench = bench_of(request_of("resnet50", nodes="2", options=["seed=7"], run_file=document, baseline=False))
     assert [(spec.shape, spec.options["seed"], dict(spec.env)) for spec in bench.cells] == [
         ("2n8g", 7, {}), ("2n8g", 7, {"NCCL_ALGO": "Tree"}),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from tests.plan.mill_benches import CPUS, FOLDER, HOSTS, READER, bench_of, cells
 
 
 def test_configurations_that_are_impossible_are_skipped_with_their_reason_and_the_others_run() -> None:
-    bench = bench_of(request_of("resnet50", nodes="1,2,9", gpus="8", sets=["layout=off,on"], baseline=False))
+    bench = bench_of(request_of("resnet50", nodes="1,2,9", gpus="8", options=["layout=off,on"], baseline=False))
     assert [(spec.shape, spec.options["layout"]) for spec in bench.cells] == [("1n8g", "off"), ("1n8g", "on"), ("2n8g", "on")]
     too_many = "--nodes: expected 9 hosts, 4 selected: n[1-4]"
     assert skipped_of(bench) == [
@@ -33,7 +33,7 @@ def test_what_the_choices_of_a_run_file_make_impossible_is_named_with_their_plac
         ("mill resnet50 9n8g layout=on", too_many),
     ]
     steps = "expected more steps than the 30 warm-up steps, got 20"
-    for options, place in ({}, "choices.yaml:1: steps: "), ({"single": {"steps": 20}}, "--steps: "):
+    for options, place in ({}, "choices.yaml:1: steps: "), ({"steps": 20}, "--steps: "):
         request = request_of("resnet50", run_file=run_file("steps: 20\nwarmup_steps: 30\n"), **options)
         assert refusal(lambda request=request: bench_of(request)).startswith(place + steps)
 
@@ -56,13 +56,13 @@ def test_a_dtype_that_this_device_does_not_have_is_skipped() -> None:
 
 def test_an_option_that_only_one_framework_has_skips_the_configurations_of_the_others() -> None:
     plain = replace(READER, framework=replace(READER.framework, options={}))
-    bench = bench_of(request_of("resnet50", shape="1n1g", framework="mill,reader", sets=["seed=5"]), FOLDER, plain)
+    bench = bench_of(request_of("resnet50", shape="1n1g", framework="mill,reader", options=["seed=5"]), FOLDER, plain)
     assert cells_of(bench) == ["mill 1n1g fp32"]
     assert skipped_of(bench) == [("reader resnet50 1n1g", "--set seed: reader has no option 'seed'")]
 
 
 def test_strict_refuses_a_bench_with_an_impossible_configuration_and_names_each_reason_once() -> None:
-    request = request_of("resnet50", nodes="1,2,9", sets=["layout=off,on"], strict=True)
+    request = request_of("resnet50", nodes="1,2,9", options=["layout=off,on"], strict=True)
     with pytest.raises(Faults) as caught:
         bench_of(request)
     assert [str(error) for error in caught.value.errors] == [
@@ -81,11 +81,11 @@ def test_strict_refuses_a_bench_with_an_impossible_configuration_and_names_each_
         ({"batch_size": "64,,128"}, "--batch-size: expected a value before and after each comma, got '64,,128'"),
         ({"batch_size": "9" * 20}, f"--batch-size: expected a whole number of at most 1099511627776, got {'9' * 20}"),
         ({"shape": "1n1g,"}, "--shape: expected a value before and after each comma, got '1n1g,'"),
-        ({"sets": ["seed=" + "9" * 20]}, f"--set seed: expected a whole number of at most 64 bits, got '{'9' * 20}'"),
+        ({"options": ["seed=" + "9" * 20]}, f"--set seed: expected a whole number of at most 64 bits, got '{'9' * 20}'"),
         ({"loader": "native,natvie"},
          "--loader: expected one of synthetic, native for mill, got 'natvie'. did you mean 'native'?"),
-        ({"sets": ["layout=on,of"]}, "--set layout: expected one of auto, on, off, got 'of'"),
-        ({"sets": ["sead=1,2"]}, "--set sead: mill has no option 'sead'. it has layout=auto, seed=0; did you mean 'seed'?"),
+        ({"options": ["layout=on,of"]}, "--set layout: expected one of auto, on, off, got 'of'"),
+        ({"options": ["sead=1,2"]}, "--set sead: mill has no option 'sead'. it has layout=auto, seed=0; did you mean 'seed'?"),
         ({"run_file": run_file("dtype:\n  - fp32\n  - fp61\n")},
          "choices.yaml:3: dtype[1]: expected one of fp32, fp16 for mill on cuda, got 'fp61'. did you mean 'fp16'?"),
         ({"run_file": run_file("nodes: [1, 2]\ninclude:\n  - {nodes: 2, options: {seed: big}}\n")},
@@ -113,7 +113,7 @@ def test_a_baseline_that_a_template_refuses_is_skipped() -> None:
 
 
 def test_each_cell_is_rendered_as_a_check_before_there_is_a_bench() -> None:
-    request = request_of("resnet50", nodes="1,2", sets=["layout=off"])
+    request = request_of("resnet50", nodes="1,2", options=["layout=off"])
     assert refusal(lambda: bench_of(replace(request, nodes=(2, 4)))) == "--set layout: mill: off needs one node"
     assert [spec.nodes for spec in checked_specs(request, [FOLDER], HOSTS)] == [1]
 

@@ -17,7 +17,7 @@ from tests.plan.mill_benches import CPUS, FOLDER, FRAMEWORK, HOSTS, PAIRS, bench
 def test_the_words_of_a_command_become_values() -> None:
     request = request_of(
         "resnet50", framework="mill,reader,mill", shape="1n1g,2x8", dtype="fp32,fp16", batch_size="8,16", loader="native",
-        single={"steps": 9}, sets=["seed=5,6"], env=["NCCL_ALGO=Ring"], repeats=3, order="random", until_ci="1%", max_repeats=9,
+        steps=9, options=["seed=5,6"], env=["NCCL_ALGO=Ring"], repeats=3, order="random", until_ci="1%", max_repeats=9,
         budget="2h",
         baseline=False, strict=True, label=" today ", run_file=run_file("steps: 40\nlabel: tomorrow\n"),
     )  # fmt: skip
@@ -46,7 +46,7 @@ def test_what_is_left_out_is_left_to_the_run_file_and_the_framework() -> None:
         ({"gpus": "all"}, "--gpus: expected whole numbers separated by commas, got 'all'"),
         ({"batch_size": "big"}, "--batch-size: expected whole numbers separated by commas, got 'big'"),
         ({"shape": "4-8"}, "--shape: expected shapes such as 1n1g,4n8g, got '4-8'"),
-        ({"sets": ["seed"]}, "--set: expected key=value, got 'seed'"),
+        ({"options": ["seed"]}, "--set: expected key=value, got 'seed'"),
         ({"env": ["NCCL_ALGO"]}, "--env: expected key=value, got 'NCCL_ALGO'"),
         ({"env": ["RANK=1"]},
          "--env RANK: expected a variable that orch does not set itself, got RANK. use --nodes, --gpus or --shape"),
@@ -80,8 +80,7 @@ def test_a_choice_comes_from_the_command_line_else_the_run_file_else_the_framewo
 
 def test_single_values_and_options_have_the_same_precedence() -> None:
     document = run_file("steps: 40\ntimeout_s: 9\noptions: {layout: on, seed: 3}\n")
-    single = {"steps": 50, "warmup_steps": None, "timeout_s": None}
-    (spec,) = bench_of(request_of("resnet50", shape="1n1g", single=single, sets=["seed=4"], run_file=document)).cells
+    (spec,) = bench_of(request_of("resnet50", shape="1n1g", steps=50, options=["seed=4"], run_file=document)).cells
     assert (spec.steps, spec.warmup_steps, spec.timeout_s, dict(spec.options)) == (50, 20, 9, {"layout": "on", "seed": 4})
     assert {name: spec.origins[name] for name in ("steps", "warmup_steps", "timeout_s", "options.layout", "options.seed")} == {
         "steps": "command line", "warmup_steps": "mill default", "timeout_s": "run file", "options.layout": "run file",

@@ -28,7 +28,7 @@ def tokens(tmp_path: Path) -> FrameworkFolder:
 
 def bench(folder: FrameworkFolder, model: str, **words: Any) -> Bench:
     single = words.pop("single", {})
-    return planned(request_of(model, single=single, **words), [folder], HOSTS, bench_id="b1", seed=0)
+    return planned(request_of(model, **single, **words), [folder], HOSTS, bench_id="b1", seed=0)
 
 
 def by_shape(cells: tuple[RunSpec, ...]) -> dict[str, RunSpec]:
@@ -44,7 +44,7 @@ def test_with_a_global_batch_the_batch_size_follows_from_the_shape() -> None:
 
 def test_forward_passes_of_a_language_model_stay_as_large_and_become_fewer(tokens: FrameworkFolder) -> None:
     sets = ["tensor_parallel=2"]
-    cells = by_shape(bench(tokens, "nine", shape="1n8g,4n8g", sets=sets, single={"global_batch": 160}).cells)
+    cells = by_shape(bench(tokens, "nine", shape="1n8g,4n8g", options=sets, single={"global_batch": 160}).cells)
     counts = {shape: (spec.batch_size, spec.step.micro_batches, spec.options["accumulation"]) for shape, spec in cells.items()}
     assert counts == {"1n2g": (5, 32, 32), "1n8g": (5, 8, 8), "4n8g": (5, 2, 2)}
     assert {spec.global_batch for spec in cells.values()} == {160}
@@ -79,7 +79,7 @@ def test_a_batch_size_that_runs_find_need_not_divide_a_global_batch(tmp_path: Pa
     folder = read_folder(folder_of(tmp_path / "lm", searching))
     assert bench(folder, "nine", shape="1n8g", single={"global_batch": 40}).cells[-1].step.batch_size_up_to == 0
     with pytest.raises(ConfigError) as caught:
-        bench(folder, "nine", shape="1n8g", sets=["largest=64"], single={"global_batch": 40})
+        bench(folder, "nine", shape="1n8g", options=["largest=64"], single={"global_batch": 40})
     assert (
         "--global-batch: expected no --set largest: a batch size that a run searches for may not divide the global batch"
         in str(caught.value)
@@ -101,17 +101,17 @@ def test_speedups_are_over_the_requested_shape(tokens: FrameworkFolder) -> None:
 
 
 def test_without_a_request_it_is_one_copy_of_the_model(tokens: FrameworkFolder) -> None:
-    cells = bench(tokens, "nine", shape="1n8g", sets=["tensor_parallel=2", "pipeline_parallel=2"]).cells
+    cells = bench(tokens, "nine", shape="1n8g", options=["tensor_parallel=2", "pipeline_parallel=2"]).cells
     assert [spec.shape for spec in cells] == ["1n4g", "1n8g"]
     assert all(spec.global_batch == 5 * spec.world_size // 4 for spec in cells)
     # one copy that is requested too is measured once, and is the baseline; the same shape without such a copy is none
-    cells = bench(tokens, "nine", shape="1n2g,1n8g", sets=["tensor_parallel=1,2"]).cells
+    cells = bench(tokens, "nine", shape="1n2g,1n8g", options=["tensor_parallel=1,2"]).cells
     own = {(spec.shape, spec.options["tensor_parallel"]): is_baseline(spec) for spec in cells}
     assert own == {("1n1g", 1): True, ("1n2g", 1): False, ("1n8g", 1): False, ("1n2g", 2): True, ("1n8g", 2): False}
 
 
 def test_a_copy_that_needs_more_than_a_node_has_no_baseline_and_the_reason_is_said(tokens: FrameworkFolder) -> None:
-    made = bench(tokens, "nine", shape="2n8g", sets=["tensor_parallel=16"])
+    made = bench(tokens, "nine", shape="2n8g", options=["tensor_parallel=16"])
     assert [spec.shape for spec in made.cells] == ["2n8g"]
     assert made.skipped and "1n16g" in str(made.skipped[0])
     (spec,) = made.cells
@@ -129,7 +129,7 @@ def test_a_copy_that_needs_more_than_a_node_has_no_baseline_and_the_reason_is_sa
             "--baseline-shape: expected a shape that a configuration can have: --nodes: expected 9 hosts",
         ),
         (
-            {"baseline_shape": "1n1g", "sets": ["tensor_parallel=2"]},
+            {"baseline_shape": "1n1g", "options": ["tensor_parallel=2"]},
             "--baseline-shape: expected a shape that a configuration can have: expected a multiple of the 2 ranks",
         ),
         ({"baseline_shape": "1n8g", "baseline": False}, "expected either --baseline-shape or --no-baseline, got both"),

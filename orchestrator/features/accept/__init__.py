@@ -3,6 +3,7 @@
 from orchestrator.feature import Feature
 
 FEATURE = Feature(
+    group="Accept",
     commands={"command": {"accept": "Measure every node and link against the bars of a suite."}},
     provides={"bench_group": "bench_group", "gate": "gate", "past_acceptances": "past"},
 )

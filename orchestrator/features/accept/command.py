@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.api.find import new_bench_id
-from orchestrator.cli.connecting import Debug
 from orchestrator.cli.node_states import WithSuspects, without_suspects
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
+    Debug,
     Exclude,
     FirstLineTimeout,
     Hosts,
@@ -103,7 +103,16 @@ def accept(
             where = "--budget" if budget else suite
             raise ConfigError("expected at least one stage that can run and fits the budget, found none", where=where)
         return
-    limits = limits_of(wait, wait_limit, lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall)
+    limits = limits_of(
+        {
+            "wait": wait,
+            "wait_limit": wait_limit,
+            "lease": lease,
+            "stop_grace": grace,
+            "first_line_timeout": first_line,
+            "stall_timeout": stall,
+        }
+    )
     acceptance = begun(plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new, sign=sign)
     tell_path(output, acceptance.folder.path)
     finish(acceptance, sign, as_json)

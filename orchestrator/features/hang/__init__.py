@@ -3,6 +3,7 @@
 from orchestrator.feature import Feature
 
 FEATURE = Feature(
+    group="While it runs",
     commands={"stacks": {"stacks": "Show what every rank of the current run is doing."}},
     provides={"section": "section", "remarks": "section", "run_monitor": "watch"},
 )

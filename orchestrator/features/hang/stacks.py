@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli import complete
-from orchestrator.cli.connecting import Debug, trust_of
-from orchestrator.cli.options import Json, find_bench, print_json
+from orchestrator.cli.connecting import trust_of
+from orchestrator.cli.options import Debug, Json, find_bench, print_json
 
 if TYPE_CHECKING:
     from orchestrator.features.hang.node_report import RankSeen

@@ -2,4 +2,7 @@
 
 from orchestrator.feature import Feature
 
-FEATURE = Feature(commands={"command": {"history": "List every configuration of every bench."}})
+FEATURE = Feature(
+    group="Compare",
+    commands={"command": {"history": "List every configuration of every bench."}},
+)

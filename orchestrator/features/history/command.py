@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.connecting import Debug
-from orchestrator.cli.options import AcceptNew, Json
+from orchestrator.cli.options import AcceptNew, Debug, Json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

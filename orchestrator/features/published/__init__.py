@@ -3,6 +3,7 @@
 from orchestrator.feature import Feature
 
 FEATURE = Feature(
+    group="Set up",
     commands={"command": {"published": "Recompute published tables from their runs."}},
     provides={"reference": "against", "log_rules": "foreign", "folder_check": "folders", "file_schema": "schema"},
 )

@@ -3,6 +3,7 @@
 from orchestrator.feature import Feature
 
 FEATURE = Feature(
+    group="Compare",
     commands={
         "tune": {"tune": "Search for settings that make one shape faster."},
         "bisect": {"bisect": "Find which difference between two benches explains a change."},

@@ -9,10 +9,10 @@ import typer
 from orchestrator.api.find import new_bench_id
 from orchestrator.cli import complete
 from orchestrator.cli.compare import By
-from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
+    Debug,
     Detach,
     Exclude,
     Hosts,
@@ -129,7 +129,7 @@ def bisect(
         return
     from orchestrator.cli.controller import conduct
 
-    limits = limits_of(wait, wait_limit, lease_s=lease, grace_s=grace, stall_s=stall)
+    limits = limits_of({"wait": wait, "wait_limit": wait_limit, "lease": lease, "stop_grace": grace, "stall_timeout": stall})
     conduct(
         plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, added={"bisect": both.record}
     )

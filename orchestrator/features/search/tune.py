@@ -9,12 +9,12 @@ import typer
 
 from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.cli import complete
-from orchestrator.cli.connecting import Debug
 from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
     Container,
+    Debug,
     Detach,
     Exclude,
     Hosts,
@@ -118,7 +118,7 @@ def tune(
     (folder,) = open_frameworks([framework or framework_for(model, bases)], bases)
     knobs = free_knobs(folder.framework, request)
     target, bench_id = _new_file(output), new_bench_id()
-    limits = limits_of(wait, wait_limit, lease_s=lease, grace_s=grace, stall_s=stall)
+    limits = limits_of({"wait": wait, "wait_limit": wait_limit, "lease": lease, "stop_grace": grace, "stall_timeout": stall})
 
     def plan_on(selection: Selection) -> Bench:
         return planned(request, [folder], selection.hosts, bench_id=bench_id, seed=0)

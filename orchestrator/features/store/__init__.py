@@ -12,6 +12,7 @@ others, or is killed while pushing, leaves at worst an index that lacks archives
 from orchestrator.feature import Feature
 
 FEATURE = Feature(
+    group="Keep and share",
     commands={
         "commands": {
             "push": "Put sealed benches into a store that a team shares.",

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli import complete
-from orchestrator.cli.connecting import Debug
-from orchestrator.cli.options import AcceptNew, Json, Sign, print_json
+from orchestrator.cli.options import AcceptNew, Debug, Json, Sign, print_json
 from orchestrator.cli.sealing import sealable
 from orchestrator.features.store.stored import named_in, note, opened, say, signer_of, standing
 
