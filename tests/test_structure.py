@@ -80,7 +80,9 @@ DOORS = {
     ),
     "api": "allocation bench find opened plan prepare progress sealing selection",
     "checks": "among check differences facts gpus interfaces judge load",
-    "cli": "compare complete connecting controller dry_run main node_states options process sealing signals submitting",
+    "cli": (
+        "compare complete connecting controller dry_run main node_states option_rows options process sealing signals submitting"
+    ),
     "controller": "busy controller earlier events fitness peer stage stopping",
     "devices": "gpu_states nvidia_smi vendor",
     "inventory": (

@@ -56,7 +56,7 @@ class Command(typer.core.TyperCommand):
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options under the headings of their rows, if they have some."""
+        """Write the options under the headings of their rows, if they have some; others come first."""
         if not any(getattr(param, "rich_help_panel", None) for param in self.params):
             super().format_options(ctx, formatter)
             return
@@ -65,9 +65,10 @@ class Command(typer.core.TyperCommand):
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *GROUPS)}
         for param in self.get_params(ctx):
             if record := param.get_help_record(ctx):
-                heading = getattr(param, "rich_help_panel", None)
-                is_argument = param.param_type_name == "argument"
-                name = "Arguments" if is_argument else heading or GROUPS[-1]
+                of_all = GROUPS[-1] if param.name == "help" else GROUPS[0]
+                name = getattr(param, "rich_help_panel", None) or of_all
+                if param.param_type_name == "argument":
+                    name = "Arguments"
                 groups.setdefault(name, []).append(record)
         for name, records in groups.items():
             if records:

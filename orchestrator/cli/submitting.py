@@ -6,12 +6,11 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from orchestrator.api.selection import Selection
-from orchestrator.cli.option_rows import option
 from orchestrator.cli.options import select
 
 if TYPE_CHECKING:
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.request import Request
     from orchestrator.record import Project
 
-__all__ = ["Slurm", "hosts_for"]
-
-Slurm = Annotated[str, option("slurm")]
+__all__ = ["hosts_for"]
 
 
 @contextmanager

@@ -16,6 +16,9 @@ from orchestrator.inventory import nearest
 __all__ = [
     "COUNTS",
     "GROUPS",
+    "OFTEN",
+    "OUTPUT",
+    "WHAT",
     "OPTIONS",
     "BenchOption",
     "DefaultKey",
@@ -147,7 +150,7 @@ OPTIONS: Mapping[str, BenchOption] = {
     ),
     "exclude": BenchOption(
         "Hosts or devices to leave out, such as node2:gpu3.", WHERE, short="-x", metavar="HOSTS", completion="hosts",
-        others=("tune", "accept"), default=DefaultKey("text", commands="all"),
+        others=_RUNNING, default=DefaultKey("text", commands="all"),
     ),
     "accept_new": BenchOption(
         "Accept and store host keys seen for the first time.", WHERE, "switch", others=_RUNNING,

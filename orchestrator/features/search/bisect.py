@@ -9,21 +9,8 @@ import typer
 from orchestrator.api.find import new_bench_id
 from orchestrator.cli import complete
 from orchestrator.cli.compare import By
+from orchestrator.cli.option_rows import Given, takes
 from orchestrator.cli.options import (
-    AcceptNew,
-    Budget,
-    Debug,
-    Detach,
-    Exclude,
-    Hosts,
-    Json,
-    Label,
-    Lease,
-    StallTimeout,
-    StopGrace,
-    Templates,
-    Wait,
-    WaitLimit,
     find_bench,
     limits_of,
     open_frameworks,
@@ -48,6 +35,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("bisect")(bisect)
 
 
+@takes("bisect", budget="20m")
 def bisect(
     before: Annotated[
         str, typer.Argument(metavar="A", autocompletion=complete.benches, help="Name, label or directory of a bench.")
@@ -58,29 +46,32 @@ def bisect(
             metavar="B", autocompletion=complete.benches, help="The bench that is slower or faster. Default with --by: A."
         ),
     ] = "",
+    *,
+    given: Given,
     by: By = None,
     case: Annotated[
         str,
-        typer.Option("--case", metavar="CASE", help="A configuration, as orch compare names it. Default: the most changed."),
+        typer.Option(
+            "--case",
+            metavar="CASE",
+            help="A configuration, as orch compare names it. Default: the most changed.",
+        ),
     ] = "",
-    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="The metric. Default: the primary one.")] = "",
-    budget: Budget = "20m",
-    label: Label = "",
-    lease: Lease = None,
-    grace: StopGrace = None,
-    stall: StallTimeout = None,
-    wait: Wait = False,
-    wait_limit: WaitLimit = "",
-    detach: Detach = False,
-    hosts: Hosts = "",
-    exclude: Exclude = "",
-    accept_new: AcceptNew = False,
-    debug: Debug = False,
-    templates: Templates = None,
+    metric: Annotated[
+        str,
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="The metric. Default: the primary one.",
+        ),
+    ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the differences and the first runs; contact no host.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the differences and the first runs; contact no host.",
+        ),
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Run A and B again, then A with one of B's differences at a time, until it is proven which of them explain the change.
 
@@ -97,13 +88,15 @@ def bisect(
     from orchestrator.record.benchfile import reached_inventory
     from orchestrator.report.text import one_line
 
+    hosts, as_json = given["hosts"], given["json"]
     if not (after or by):
         raise ConfigError("expected a second bench, got none", where="B", hint="--by takes both from one bench")
     benches = find_bench(before), find_bench(after or before)
     pair, name = _pair(benches, by or [], case, metric)
     record = benches[1].record()
-    selection = select(hosts or reached_inventory(record), exclude, source_of="" if hosts else f"bench {record.bench_id}")
-    bases = tuple(dict.fromkeys((*template_bases(templates), *record.templates)))
+    reached = "" if hosts else f"bench {record.bench_id}"
+    selection = select(hosts or reached_inventory(record), given["exclude"], source_of=reached)
+    bases = tuple(dict.fromkeys((*template_bases(given["templates"]), *record.templates)))
     (folder,) = open_frameworks([pair[0].spec.framework], bases)
     machines = [
         with_devices(host, record.devices[host.name]) if host.name in record.devices else host for host in selection.hosts
@@ -122,16 +115,24 @@ def bisect(
             where=f"{both.record.before.bench}, {both.record.after.bench}",
             hint="orch compare shows everything that is known to differ, and how far the numbers do",
         )
-    plan = _plan(both, folder, budget, label_of(label, "--label"))
+    plan = _plan(both, folder, given["budget"], label_of(given["label"], "--label"))
     selection = replace(selection, hosts=both.hosts)
     if dry_run:
         _show(plan, selection, both, name, as_json)
         return
     from orchestrator.cli.controller import conduct
 
-    limits = limits_of({"wait": wait, "wait_limit": wait_limit, "lease": lease, "stop_grace": grace, "stall_timeout": stall})
+    limits = limits_of(given)
     conduct(
-        plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, added={"bisect": both.record}
+        plan,
+        [],
+        selection,
+        limits,
+        bases,
+        accept_new=given["accept_new"],
+        as_json=as_json,
+        detach=given["detach"],
+        added={"bisect": both.record},
     )
 
 

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.cli import complete
 from orchestrator.cli.node_states import without_suspects
-from orchestrator.cli.options import (
-    AcceptNew,
-    Budget,
-    Container,
-    Debug,
-    Detach,
-    Exclude,
-    Hosts,
-    Json,
-    Lease,
-    StallTimeout,
-    StopGrace,
-    Templates,
-    Timeout,
-    Wait,
-    WaitLimit,
-    WarmupSteps,
-    limits_of,
-    open_frameworks,
-    print_json,
-    template_bases,
-)
-from orchestrator.cli.submitting import Slurm, hosts_for
+from orchestrator.cli.option_rows import Given, takes
+from orchestrator.cli.options import limits_of, open_frameworks, print_json, template_bases
+from orchestrator.cli.submitting import hosts_for
 from orchestrator.features.search.output import options_path
+from orchestrator.plan.options import OFTEN, OUTPUT, WHAT
 
 if TYPE_CHECKING:
     from orchestrator.api.selection import Selection
@@ -46,84 +27,96 @@ def add_to(app: typer.Typer) -> None:
     app.command("tune")(tune)
 
 
+@takes("tune", budget="20m")
 def tune(
-    model: Annotated[str, typer.Argument(autocompletion=complete.models, help="Model to train, such as resnet50 or vgg16.")],
-    shape: Annotated[str, typer.Option("--shape", metavar="4n2g", help="Nodes and ranks per node. Default: all.")] = "",
-    budget: Budget = "20m",
-    dtype: Annotated[str | None, typer.Option("--dtype", metavar="T", help="fp32, tf32, fp16, bf16, fp8.")] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Fix the samples per device and step.")] = None,
-    global_batch: Annotated[
-        int | None, typer.Option("--global-batch", min=1, help="Fix the samples per step over all ranks.")
-    ] = None,
-    framework: Annotated[
+    model: Annotated[
+        str,
+        typer.Argument(autocompletion=complete.models, help="Model to train, such as resnet50 or vgg16."),
+    ],
+    given: Given,
+    shape: Annotated[
         str,
         typer.Option(
-            "--framework",
-            "-f",
-            metavar="NAME",
-            autocompletion=complete.frameworks,
-            help="Framework. Default: chosen by the model.",
+            "--shape",
+            metavar="4n2g",
+            help="Nodes and ranks per node. Default: all.",
         ),
     ] = "",
-    loader: Annotated[str | None, typer.Option("--loader", metavar="L", help="Source of samples.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a full run, including warm-up.")] = None,
-    warmup_steps: WarmupSteps = None,
-    container: Container = "",
-    timeout: Timeout = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", autocompletion=complete.settings, help="Fix a parameter at this value."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            autocompletion=complete.settings,
+            help="Fix a parameter at this value.",
+        ),
     ] = None,
     allow: Annotated[
-        str, typer.Option("--allow", metavar="numerics", help="Also try settings that change the computed numbers.")
+        str,
+        typer.Option(
+            "--allow",
+            metavar="numerics",
+            help="Also try settings that change the computed numbers.",
+            rich_help_panel=WHAT,
+        ),
     ] = "",
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed for the candidates and their order.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            min=0,
+            help="Seed for the candidates and their order.",
+            rich_help_panel=OFTEN,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Inventory to write. Default: tuned.yaml in the bench directory."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Inventory to write. Default: tuned.yaml in the bench directory.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
-    lease: Lease = None,
-    grace: StopGrace = None,
-    stall: StallTimeout = None,
-    wait: Wait = False,
-    wait_limit: WaitLimit = "",
-    detach: Detach = False,
-    slurm: Slurm = "",
-    hosts: Hosts = "",
-    exclude: Exclude = "",
-    accept_new: AcceptNew = False,
-    debug: Debug = False,
-    templates: Templates = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parameters and their values; contact no host.")] = False,
-    as_json: Json = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the parameters and their values; contact no host.",
+        ),
+    ] = False,
 ) -> None:
     """Search for faster network and framework settings of one shape, by successive halving over short real runs.
 
     At the end, the best candidate and the default run in alternation. Only the result of these runs is reported, and written
-    as an inventory if the candidate is faster.
+    as an inventory if the candidate is faster. What an option sets, such as --batch-size, is fixed and not searched.
     """
     from orchestrator.features.search.halving.request import allows_numerics, free_knobs, tune_request
     from orchestrator.features.search.halving.state import tune_record
     from orchestrator.plan.folders import framework_for
+    from orchestrator.plan.options import single_choices
     from orchestrator.plan.placement import taken
     from orchestrator.plan.request import planned
 
     numerics = allows_numerics(allow)
-    single: dict[str, Any] = {
-        "dtype": dtype, "batch_size": batch_size, "global_batch": global_batch, "loader": loader,
-        "steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout, "container": container or None,
-    }  # fmt: skip
-    request = tune_request(model, shape=shape, sets=sets or [], budget=budget, single=single)
-    bases = template_bases(templates)
+    as_json, framework = given["json"], given["framework"]
+    single = single_choices(given)
+    for name in ("dtype", "batch_size", "loader"):
+        single[name] = given[name]
+    request = tune_request(model, shape=shape, sets=sets or [], budget=given["budget"], single=single)
+    bases = template_bases(given["templates"])
     (folder,) = open_frameworks([framework or framework_for(model, bases)], bases)
     knobs = free_knobs(folder.framework, request)
     target, bench_id = _new_file(output), new_bench_id()
-    limits = limits_of({"wait": wait, "wait_limit": wait_limit, "lease": lease, "stop_grace": grace, "stall_timeout": stall})
+    limits = limits_of(given)
 
     def plan_on(selection: Selection) -> Bench:
         return planned(request, [folder], selection.hosts, bench_id=bench_id, seed=0)
 
-    with hosts_for(request, bench_id, slurm, hosts, exclude, check=plan_on, dry_run=dry_run, as_json=as_json) as chosen:
+    with hosts_for(
+        request, bench_id, given["slurm"], given["hosts"], given["exclude"], check=plan_on, dry_run=dry_run, as_json=as_json
+    ) as chosen:
         selection = without_suspects(chosen)
         plan = plan_on(selection)
         if dry_run:
@@ -134,7 +127,15 @@ def tune(
         tuned_hosts = taken(plan.cells, selection.hosts)
         record = tune_record(knobs, tuned_hosts, new_seed() if seed is None else seed, numerics=numerics, output=target)
         conduct(
-            plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, added={"tune": record}
+            plan,
+            [],
+            selection,
+            limits,
+            bases,
+            accept_new=given["accept_new"],
+            as_json=as_json,
+            detach=given["detach"],
+            added={"tune": record},
         )
 
 
