@@ -50,34 +50,27 @@ MAY_USE = {
     "report": "inventory checks record results analysis",
     "api": "devices inventory logs plan checks record transport nodes results analysis controller report",
     "lab": "inventory",
-    "site": "logs plan record results analysis report",
-    "cli": "devices inventory logs plan checks record transport nodes results analysis controller report site lab api",
-    "features": "devices inventory logs plan checks record transport nodes results analysis controller report site lab api cli",
+    "cli": "devices inventory logs plan checks record transport nodes results analysis controller report lab api",
+    "features": "devices inventory logs plan checks record transport nodes results analysis controller report lab api cli",
 }
 # Features: what orch does besides planning, carrying out and summarizing a bench. Each is to become a folder of `features`,
 # which says by itself what it is; these are the modules and folders of features that still lie elsewhere.
 FEATURES = {
     "profile": "plan/profile",
-    "site": "analysis/catalogue cli/serve cli/site cli/watching report/html/choices report/html/overviews "
-    "report/html/trend_charts site",
 }
 # The rest is the core, which imports no feature. These modules of it still do, each with what it imports; a module that is not
 # listed here, or a feature that is not in its row, is refused.
 NOT_YET = {
     "api/prepare": "profile",
     "cli/bench": "profile",
-    "cli/page": "site",
     "plan/bench": "profile",
     "record/bench_parts": "profile",
     "record/benchfile": "profile",
-    "report/html/comparison": "site",
 }
 # What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
-# modules of their folders; `nodes`, `controller`, `report`, `site` and `cli` hand on nothing: that would load heavy libraries.
+# modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing: that would load heavy libraries.
 DOORS = {
-    "analysis": (
-        "catalogue compare/benches compare/causes compare/cells compare/detectable compare/kept compare/suspects past_cells"
-    ),
+    "analysis": ("compare/benches compare/causes compare/cells compare/detectable compare/kept compare/suspects past_cells"),
     "api": "allocation bench find opened plan prepare progress sealing selection",
     "checks": "among check differences facts gpus interfaces judge load",
     "cli": (
@@ -101,8 +94,8 @@ DOORS = {
         "refused removal reread rundir sealed signature state_file submission telemetry"
     ),
     "report": (
-        "cells checks compare formats/dlperf formats/json html/axes html/comparison "
-        "html/navigation html/overviews html/page html/sparkline html/svg html/template references "
+        "cells checks compare formats/dlperf formats/json html/axes html/bench_page "
+        "html/navigation html/page html/sparkline html/svg html/template references "
         "sections terminal text"
     ),
     "results": (
@@ -112,7 +105,6 @@ DOORS = {
         "parts/overlap parts/step_parts parts/transfers planned qualifications read series summary "
         "tally telemetry/doubts telemetry/use values"
     ),
-    "site": "build folder live pages server",
     "transport": "connections",
 }
 # Packages that have no effects, and the modules in them that open files.
@@ -152,7 +144,7 @@ HOMES = {
     "jinja2": ["plan/sandbox.py", "report/html"],
     "typer": ["cli/", "features/"],
     "rich": ["cli/", "features/", "report/"],
-    "matplotlib": ["features/history/trend_chart.py", "report/"],
+    "matplotlib": ["features/history/trend_chart.py", "features/site/trend_charts.py", "report/"],
     "asyncssh": ["lab/asyncssh_server.py"],
     "pandas": ["api/bench.py"],
     "fsspec": ["features/store/bucket.py"],

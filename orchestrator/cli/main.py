@@ -57,8 +57,6 @@ _CORE = {
             "verify": "Verify every byte and every number of an archive.",
         },
         "label": {"label": "Give a bench a name, which another bench then loses."},
-        "site": {"site": "Write a static site of all benches in the project."},
-        "serve": {"serve": "Serve that site live, on this machine only."},
     },
     "Set up": {
         "framework": {"framework": "Show, create and check framework folders."},

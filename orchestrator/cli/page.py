@@ -28,7 +28,7 @@ def show(bench: BenchDir, *, against: str, explain: bool, bases: Sequence[Path],
     from orchestrator.files import write_atomic
 
     need("matplotlib", "charts of the page")
-    from orchestrator.site.pages import bench_page, read
+    from orchestrator.report.html.bench_page import bench_page, read
 
     whole = read(bench)
     text = bench_page(whole, against=against, explain=explain, bases=bases)

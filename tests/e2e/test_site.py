@@ -13,8 +13,8 @@ import pytest
 from matplotlib.image import imread
 
 from orchestrator import lab as labs
+from orchestrator.features.site.build import build
 from orchestrator.record import BenchDir, Project
-from orchestrator.site.build import build
 from tests.e2e.rig import LONG, Controller
 from tests.support import judge
 from tests.support.benches import bench

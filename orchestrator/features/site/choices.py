@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.analysis.catalogue import BenchEntry
 from orchestrator.analysis.past_cells import PastCell
+from orchestrator.features.site.catalogue import BenchEntry
 from orchestrator.report.cells import number, reach, repeats
 from orchestrator.report.html.navigation import address
 from orchestrator.report.text import one_line

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.site.clients import ClientLimits
-from orchestrator.site.live import Live
-from orchestrator.site.server import Bugs, Pages, Server
+from orchestrator.features.site.clients import ClientLimits
+from orchestrator.features.site.live import Live
+from orchestrator.features.site.server import Bugs, Pages, Server
 from tests.support import judge
 from tests.support.benches import bench
 from tests.support.judge import LIMIT_S

@@ -16,12 +16,12 @@ from pathlib import Path
 from orchestrator.cli.connecting import trust_of
 from orchestrator.cli.options import known_secrets
 from orchestrator.errors import OrchError
+from orchestrator.features.site.live import Seen, Watched
 from orchestrator.inventory import Redaction, open_inventory
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each
 from orchestrator.record import Project
 from orchestrator.record.benchfile import reached_inventory
-from orchestrator.site.live import Seen, Watched
 from orchestrator.transport import Trust
 
 __all__ = ["Nodes"]

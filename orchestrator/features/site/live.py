@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.analysis.catalogue import page_name
 from orchestrator.errors import DataError, OrchError
+from orchestrator.features.site.catalogue import page_name
 from orchestrator.logs.parse import parse
 from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import Slot

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.site import folder
-from orchestrator.site.folder import STATE, checked, staging
+from orchestrator.features.site import folder
+from orchestrator.features.site.folder import STATE, checked, staging
 
 
 def write(target: Path, generation: int) -> None:

@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote
 
 from orchestrator.errors import OrchError, traced
-from orchestrator.report.html.template import fill
-from orchestrator.site.clients import ClientLimits, Clients
-from orchestrator.site.live import Live
+from orchestrator.features.site.clients import ClientLimits, Clients
+from orchestrator.features.site.live import Live
+from orchestrator.features.site.template import fill
 
 __all__ = ["Bugs", "Pages", "Server"]
 

@@ -11,8 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, bench_names, node_pasts, page_name
 from orchestrator.errors import DataError, OrchError
+from orchestrator.features.site import overviews
+from orchestrator.features.site.catalogue import AcceptanceEntry, BenchEntry, bench_names, node_pasts, page_name
+from orchestrator.features.site.comparisons import ComparisonJob, comparison_jobs, write_comparisons
+from orchestrator.features.site.folder import PAGES, STATE, checked, keep_page, staging
+from orchestrator.features.site.pages import acceptance_page, entry_of, mark_of
 from orchestrator.pool import shared_out
 from orchestrator.record import BenchDir, Project
 from orchestrator.record.bench_groups import BenchGroup, groups
@@ -20,11 +24,8 @@ from orchestrator.record.folder_cache import evidence_mark
 from orchestrator.record.node_states import NodeState, past_states
 from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.record.state_file import read_json
-from orchestrator.report.html import overviews
+from orchestrator.report.html.bench_page import bench_page, read
 from orchestrator.report.html.navigation import links_of
-from orchestrator.site.comparisons import ComparisonJob, comparison_jobs, write_comparisons
-from orchestrator.site.folder import PAGES, STATE, checked, keep_page, staging
-from orchestrator.site.pages import acceptance_page, bench_page, entry_of, mark_of, read
 from orchestrator.version import __version__
 
 __all__ = ["Built", "build"]

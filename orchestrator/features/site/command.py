@@ -29,13 +29,13 @@ def site(
     from orchestrator.cli.signals import handled
     from orchestrator.errors import Interrupted
     from orchestrator.extras import need
+    from orchestrator.features.site.folder import checked
     from orchestrator.record import Project
     from orchestrator.report.text import one_line
-    from orchestrator.site.folder import checked
 
     checked(folder)
     need("matplotlib", "charts of the pages")
-    from orchestrator.site.build import build
+    from orchestrator.features.site.build import build
 
     def stop(number: int, _: object) -> None:
         raise Interrupted(number, "interrupted; the site is as it was")

@@ -10,11 +10,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from orchestrator.cli import watching
-from orchestrator.cli.watching import Nodes
+from orchestrator.features.site import watching
+from orchestrator.features.site.live import Seen, Watched
+from orchestrator.features.site.watching import Nodes
 from orchestrator.record import BenchDir, Project
 from orchestrator.record.benchfile import BenchRecord
-from orchestrator.site.live import Seen, Watched
 from tests.support import judge
 from tests.support.benches import bench
 

@@ -13,11 +13,11 @@ from urllib.parse import unquote_to_bytes
 import pytest
 
 from orchestrator.analysis.compare import compare
+from orchestrator.features.site.build import Built, build
 from orchestrator.files import write_atomic
 from orchestrator.record import BenchDir, Project, node_states
 from orchestrator.record.node_states import GOOD, OUT, NodeState
 from orchestrator.report.compare import change
-from orchestrator.site.build import Built, build
 from tests.support.acceptances import acceptance
 from tests.support.benches import bench
 

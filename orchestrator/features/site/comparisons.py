@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.analysis.catalogue import BenchEntry
 from orchestrator.analysis.compare import Comparison, compare
 from orchestrator.analysis.compare.cells import compared, matched
 from orchestrator.errors import OrchError
+from orchestrator.features.site.catalogue import BenchEntry
+from orchestrator.features.site.comparison import Beside, comparison_page
 from orchestrator.record import BenchDir
-from orchestrator.report.html.comparison import Beside, comparison_page
 from orchestrator.report.html.navigation import links_of
 from orchestrator.results import Cell
 

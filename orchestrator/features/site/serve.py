@@ -19,9 +19,9 @@ from orchestrator.cli.options import Debug
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from orchestrator.cli.watching import Nodes
+    from orchestrator.features.site.server import Server
+    from orchestrator.features.site.watching import Nodes
     from orchestrator.record import Project
-    from orchestrator.site.server import Server
 
 _SITE = "site"
 _OTHERS = 3
@@ -61,14 +61,14 @@ def serve(
     import webbrowser
 
     from orchestrator.cli.options import bench_path
-    from orchestrator.cli.watching import Nodes
     from orchestrator.errors import ConfigError
     from orchestrator.extras import need
+    from orchestrator.features.site.live import Live
+    from orchestrator.features.site.server import Bugs, Pages, Server
+    from orchestrator.features.site.watching import Nodes
     from orchestrator.files import write_atomic
     from orchestrator.record import Project
     from orchestrator.report.html.navigation import address
-    from orchestrator.site.live import Live
-    from orchestrator.site.server import Bugs, Pages, Server
 
     project = Project.here(os.environ)
     project.prepare()
@@ -138,7 +138,7 @@ def _until_told(server: Server, nodes: Nodes, site: Builder) -> None:
 
 def recent(project: Project) -> list[str]:
     """Return the names of the benches that are being run, and of the newest others, the newest first."""
-    from orchestrator.analysis.catalogue import bench_names
+    from orchestrator.features.site.catalogue import bench_names
     from orchestrator.record import BenchDir, holder
 
     names = sorted(bench_names(project.runs), key=lambda name: name.rpartition("/")[2], reverse=True)
@@ -176,7 +176,7 @@ class Builder:
 
         argv = [sys.executable, "-m", "orchestrator", "site", str(self.folder), "--home", "../"]
         # Python would also look for modules in the current folder, which is anybody's; so it starts in another one.
-        places = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+        places = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH", "")])]
         environment = os.environ | {"ORCH_PROJECT": str(self._project.root), "PYTHONPATH": os.pathsep.join(places)}
         self._said.clear()
         self._began_s = time.monotonic()

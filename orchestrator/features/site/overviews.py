@@ -10,13 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.catalogue import AcceptanceEntry, BenchEntry, NodePast
 from orchestrator.analysis.past_cells import PastCell, in_title_order, title_of
-from orchestrator.report.html.choices import choices, fields_of
+from orchestrator.features.site.catalogue import AcceptanceEntry, BenchEntry, NodePast
+from orchestrator.features.site.choices import choices, fields_of
+from orchestrator.features.site.template import fill
+from orchestrator.features.site.trend_charts import LINES, SIGNS, over_time
 from orchestrator.report.html.navigation import links_of
 from orchestrator.report.html.svg import drawing
-from orchestrator.report.html.template import fill
-from orchestrator.report.html.trend_charts import LINES, SIGNS, over_time
 
 __all__ = ["Site", "pages"]
 

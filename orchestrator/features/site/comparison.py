@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.catalogue import BenchEntry
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.compare.cells import CellPair
+from orchestrator.features.site.catalogue import BenchEntry
+from orchestrator.features.site.template import fill
 from orchestrator.report.compare import COLUMNS, change, notes, row
 from orchestrator.report.html.navigation import Link
-from orchestrator.report.html.template import fill
 
 __all__ = ["Beside", "comparison_page"]
 

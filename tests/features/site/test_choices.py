@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from orchestrator.analysis.catalogue import BenchEntry
 from orchestrator.analysis.past_cells import PastCell
-from orchestrator.report.html.choices import MOST_CELLS, choices
+from orchestrator.features.site.catalogue import BenchEntry
+from orchestrator.features.site.choices import MOST_CELLS, choices
 from orchestrator.results import Interval
 
 HOSTILE = "</script><b>\x1b[2J \u202egnp"
