@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +23,7 @@ def site(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the site: new, empty, or an existing site.")],
     as_json: Json = False,
     home: Annotated[str, typer.Option("--home", hidden=True)] = "",
+    stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
 ) -> None:
     """Write all benches and acceptances of this project as pages that need no server: a list, trends, comparisons, nodes.
 
@@ -33,6 +36,8 @@ def site(
     from orchestrator.record import Project
     from orchestrator.report.text import one_line
 
+    if stop_with_stdin:
+        threading.Thread(target=_end_with_stdin, name="parent", daemon=True).start()
     checked(folder)
     need("matplotlib", "charts of the pages")
     from orchestrator.features.site.build import build
@@ -59,3 +64,13 @@ def site(
         typer.echo(f"site: {took}", err=True)
         for name, why in built.damaged.items():
             typer.echo(one_line(f"site: damaged, and listed as such: {name}: {why}"), err=True)
+
+
+def _end_with_stdin() -> None:
+    """Kill this process and those that it started when the other end of the standard input closes.
+
+    That end is held by `orch serve`, which may be killed itself. The site stays as it was.
+    """
+    while os.read(0, 1024):
+        pass
+    os.killpg(0, signal.SIGKILL)

@@ -174,7 +174,7 @@ class Builder:
     def _start(self) -> None:
         from subprocess import DEVNULL, PIPE, Popen
 
-        argv = [sys.executable, "-m", "orchestrator", "site", str(self.folder), "--home", "../"]
+        argv = [sys.executable, "-m", "orchestrator", "site", str(self.folder), "--home", "../", "--stop-with-stdin"]
         # Python would also look for modules in the current folder, which is anybody's; so it starts in another one.
         places = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH", "")])]
         environment = os.environ | {"ORCH_PROJECT": str(self._project.root), "PYTHONPATH": os.pathsep.join(places)}
@@ -184,7 +184,7 @@ class Builder:
             argv,
             cwd="/",
             env=environment,
-            stdin=DEVNULL,
+            stdin=PIPE,  # held by this process alone, and closed by the system however it ends
             stdout=DEVNULL,
             stderr=PIPE,
             text=True,
@@ -203,6 +203,8 @@ class Builder:
         for line in process.stderr:
             self._said.append(one_line(line.rstrip("\n")).removeprefix("site: "))
         process.wait()
+        if process.stdin:
+            process.stdin.close()
         self._ended_s = time.monotonic()
         self._took_s = self._ended_s - self._began_s
 

@@ -18,7 +18,7 @@ from tests.support import judge
 from tests.support.benches import bench
 from tests.support.judge import LIMIT_S
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 def serving(project: Path, **variables: str) -> subprocess.Popen[str]:
@@ -60,6 +60,20 @@ def test_without_matplotlib_live_pages_are_served_and_the_site_says_what_it_need
     judge.wait_for(lambda: needed in page("site/index.html"), 30, "the site does not say what it needs")
     needs = "serve: only live pages, no site: charts of the pages: expected matplotlib, but it is not installed"
     assert needs in said(process)
+
+
+def test_a_build_of_the_site_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    stop = "import os, signal, sys\nif 'site' in sys.argv: open(os.environ['PID_FILE'], 'w').write(str(os.getpid()))\n"
+    hold = "import threading\nif 'site' in sys.argv: threading.Thread(target=threading.Event().wait).start()\n"
+    (tmp_path / "sitecustomize.py").write_text(stop + hold)
+    pid_file = tmp_path / "pid"
+    path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
+    process = serving(tmp_path, PYTHONPATH=path, PID_FILE=str(pid_file))
+    judge.wait_for(lambda: pid_file.exists() and pid_file.read_text(), LIMIT_S, "no build of the site was started")
+    builder = Path("/proc", pid_file.read_text())
+    process.kill()
+    process.communicate()
+    judge.wait_for(lambda: not builder.exists(), LIMIT_S, "the build of the site goes on without its server")
 
 
 def test_in_a_lab_it_says_who_reaches_the_address(tmp_path: Path) -> None:
