@@ -17,6 +17,7 @@ from orchestrator.errors import DataError
 from orchestrator.record import sealed_tar as sealedtar
 from orchestrator.record.archive import RECORD, SUMS, seal, verify
 from orchestrator.record.rundir import BenchDir
+from orchestrator.report.formats.json import SCHEMA
 from orchestrator.version import __version__
 from tests.record.archive.packing import quoted, refusal, resealed
 from tests.support.examples import examples
@@ -85,7 +86,7 @@ def test_tables_that_the_logs_do_not_give_are_refused_however_true_the_digests(u
     assert f"tables.rows.0.median: expected {speed * 1.01!r} as sealed, the logs give {speed!r}" in text
     record["orch"] = "0.0.9"
     (unpacked / RECORD).write_text(json.dumps(record))
-    assert "sealed by orch 0.0.9 (tables of schema 7)" in refusal(resealed(unpacked, tmp_path / "b.tar"))
+    assert f"sealed by orch 0.0.9 (tables of schema {SCHEMA})" in refusal(resealed(unpacked, tmp_path / "b.tar"))
 
 
 def test_tables_of_an_older_schema_are_refused_with_what_to_do(unpacked: Path, tmp_path: Path) -> None:
@@ -95,8 +96,9 @@ def test_tables_of_an_older_schema_are_refused_with_what_to_do(unpacked: Path, t
     del record["tables"]["sheets"]
     (unpacked / RECORD).write_text(json.dumps(record))
     assert refusal(resealed(unpacked, tmp_path / "a.tar")).endswith(
-        "a.tar: archive.json: tables.schema: expected 2 as sealed, the logs give 7. "
-        f"sealed by orch {__version__} (tables of schema 2), this is {__version__} (schema 7): verify it with that version. "
+        f"a.tar: archive.json: tables.schema: expected 2 as sealed, the logs give {SCHEMA}. "
+        f"sealed by orch {__version__} (tables of schema 2), this is {__version__} (schema {SCHEMA}): "
+        "verify it with that version. "
         "all files are as sealed; orch summarize recomputes the unpacked archive"
     )
 
