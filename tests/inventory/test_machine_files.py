@@ -191,9 +191,6 @@ def test_a_setting_that_is_not_understood_is_not_lost(text: str, hint: str) -> N
     [
         ("node1:8\nnode2:8\n", [("node1", 8, None), ("node2", 8, None)]),
         ("worker-1 slots=4\nworker-2 slots=4\n", [("worker-1", 4, None), ("worker-2", 4, None)]),
-        ("node1 ansible_host=10.0.0.1 my-var=3\n", [("node1", None, None)]),
-        ("node1 gpus=4 rack=3\n", [("node1", 4, None)]),
-        ("[gpu]\nnode1:2222 slot=8\n", [("node1", None, 2222)]),
         ("gpu[01-02]\n", [("gpu01", None, None), ("gpu02", None, None)]),
     ],
 )

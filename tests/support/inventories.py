@@ -15,6 +15,13 @@ from orchestrator.inventory.formats import parse_text
 from orchestrator.inventory.hosts import Inventory, SshSettings
 
 DATA = Path(__file__).parents[1] / "data" / "inventories"
+SECRET = "hunter2-and-more"
+SECRET_NAMES = (
+    "admin_password", "dbPassword", "ansible_become_pass", "ansible_become_password", "ansible_ssh_pass", "slurmdbd_pass",
+    "mysql_root_pw", "grafana_admin_password", "ipmi_password", "k3s_token", "vault_db", "munge_key", "clientSecret",
+    "api_key", "ngc_apikey", "private_key", "gcp_credentials", "registry_auth", "passphrase", "wifi_psk", "sshpass",
+    "login_pwd",
+)  # fmt: skip
 
 
 def read(text: str, source: str = "lab.yaml") -> Inventory:

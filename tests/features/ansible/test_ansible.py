@@ -15,7 +15,8 @@ import pytest
 
 from orchestrator.features.ansible import ssh_args
 from orchestrator.inventory.read import open_inventory
-from tests.support.inventories import DATA, faults_of, plain, read
+from orchestrator.record.bench_parts import PlannedWith
+from tests.support.inventories import DATA, SECRET, SECRET_NAMES, faults_of, plain, read
 from tests.support.judge import LIMIT_S
 
 GOOD = sorted(path.name for path in (DATA / "ansible-good").iterdir() if path.suffix != ".json")
@@ -430,3 +431,37 @@ def test_what_an_ansible_group_expects_reaches_its_hosts_and_a_host_may_say_othe
     ).hosts
     # A variable of the host replaces that of the group as a whole, which is Ansible's way.
     assert {host.name: dict(host.expect) for host in hosts} == {"a": {"gpus": 8, "mtu": 9000}, "b": {"mtu": 1500}, "c": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("node1 ansible_host=10.0.0.1 my-var=3\n", [("node1", None, None)]),
+        ("node1 gpus=4 rack=3\n", [("node1", 4, None)]),
+        ("[gpu]\nnode1:2222 slot=8\n", [("node1", None, 2222)]),
+    ],
+)
+def test_settings_that_hostfiles_do_not_have_are_variables(
+    text: str, expected: list[tuple[str, int | None, int | None]]
+) -> None:
+    assert [(host.name, host.gpus, host.ssh.port) for host in read(text).hosts] == expected
+
+
+def test_variables_whose_names_look_like_secrets_are_secrets() -> None:
+    assert read("all:\n  hosts:\n    a: {env: {HF_TOKEN: x, PLAIN: y}}\n").secrets == ("HF_TOKEN",)
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+@pytest.mark.parametrize(
+    "form",
+    [
+        "[all:vars]\nNAME = {secret}\n[gpu]\na gpus=1\n",
+        "[gpu]\na gpus=1 NAME={secret}\n",
+        "all:\n  vars: {{users: [{{name: amy, NAME: {secret}}}]}}\n  hosts: {{a: {{gpus: 1}}}}\n",
+    ],
+)
+def test_no_variable_that_may_be_secret_is_kept_with_a_bench(name: str, form: str) -> None:
+    inventory = read(form.replace("NAME", name).format(secret=SECRET))
+    written = repr(PlannedWith.of(inventory.hosts, inventory.secrets, {})) + repr(inventory)
+    assert SECRET not in written
+    assert any("not read: " in note for note in inventory.notes) or name.startswith("ansible_")
