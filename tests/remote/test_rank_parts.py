@@ -78,8 +78,6 @@ LAYOUTS = {
     "ddp": ([], True),
     "ddp with accumulation": (["--accumulation", "2"], True),
     "fsdp": (["--parallel", "fsdp"], False),
-    "tensor": (["--tensor-parallel", "2"], False),
-    "pipeline": (["--pipeline-parallel", "2", "--accumulation", "2"], False),
 }
 
 

@@ -33,7 +33,7 @@ def loaded(name: str) -> Any:
 
 stall, examine = loaded("stall"), loaded("examine")
 REPORTS = """\
-import sys; sys.path.insert(0, {remote!r})
+import sys; sys.path.insert(0, {common!r})
 import time, rank_progress
 for step in range(1, 80):
     rank_progress.mark(step, "compute")
@@ -45,7 +45,7 @@ rank_progress.mark(80, "input")
 
 def rank(then: str) -> str:
     """A launch script of one rank that reports 79 steps of 0.1 s and then does something else."""
-    code = REPORTS.format(remote=str(REMOTE), then=then)
+    code = REPORTS.format(common=str(COMMON), then=then)
     wrapper = "../../../../payload/x/rank_wrapper.py"
     command = f"{sys.executable} -I -S {wrapper} -- {sys.executable} -c {shlex.quote(code)}"
     return f"#!/bin/bash\nexport RANK=0 LOCAL_RANK=0\nexec {command}\n"
