@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def test_the_rest_works_without_the_folder_of_a_feature(feature: str, tmp_path: 
     assert (done.stdout, done.stderr) == (f"{copy}/orchestrator/__init__.py\n", "")
     shown = run_in(copy, "-m", "orchestrator", "--help").stdout
     gone = [command for commands in features()[feature].commands.values() for command in commands]
-    assert "\n  summarize " in shown and not any(f"\n  {command} " in shown for command in gone)
+    rows = {line.split()[0] for line in shown.splitlines() if re.match(r"  \w+  ", line)}
+    assert "summarize" in rows and not rows & set(gone)
 
 
 @pytest.mark.skipif("published" not in features(), reason="published tables are removed already")

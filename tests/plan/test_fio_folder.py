@@ -65,7 +65,7 @@ def test_the_json_of_a_run_gives_the_lines_of_its_log(tmp_path: Path) -> None:
     done = read(RESULT.read_text(), tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     log = (ROOT / "templates" / "fio" / "sample.log").read_text()
-    assert len(done.stdout.splitlines()) == 2 and log.endswith(done.stdout)
+    assert len(done.stdout.splitlines()) == 3 and log.endswith(done.stdout)
     # Older versions write their notes into the same file.
     assert (
         read("fio: this platform does not support process shared mutexes\n" + RESULT.read_text(), tmp_path).stdout

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.features.site.live import LOG_BYTES, SHORT_BYTES, Live, LiveBench, Seen, Watched
+from orchestrator.features.site.template import fill
 from orchestrator.record import BenchDir
 from orchestrator.record.journal import Event
 from orchestrator.record.ownership import owned
-from orchestrator.report.html.template import fill
 from orchestrator.results import NEVER_RUN
 from tests.support.benches import bench
 from tests.support.run_folders import manifest, step_lines

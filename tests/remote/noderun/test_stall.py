@@ -18,6 +18,7 @@ import pytest
 
 from orchestrator.features.hang.node_report import HangReport
 from tests.faults.stalled import stalled_files
+from tests.support.judge import LIMIT_S
 from tests.support.machine import NEEDS_ROOT, Line, Machine
 
 REMOTE = Path(__file__).parents[3] / "remote"
@@ -61,7 +62,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 LIMITS = {"examines": True, "first_line_s": 600.0, "stall_s": 600.0, "progress": [], "limit_s": 120.0, "lease_s": 120.0}
 
 
-def wait_for(line: Line, name: str, within_s: float = 60.0) -> dict[str, Any]:
+def wait_for(line: Line, name: str, within_s: float = LIMIT_S) -> dict[str, Any]:
     """Wait for an event while beats go on, as those of a controller do."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:
