@@ -25,6 +25,7 @@ __all__ = [
     "own_groups",
     "record_pid",
     "snapshot",
+    "start_ticks",
     "stat",
 ]
 
@@ -119,9 +120,8 @@ def own_groups(controller: str) -> Iterator[tuple[Path, Path, bool]]:
 
 def record_pid(path: Path, pid: int) -> None:
     """Write a process id with its start time."""
-    process = stat(pid)
     temporary = path.with_suffix(".part")
-    temporary.write_text(f"{pid} {process.start_ticks if process else 0}\n", encoding="ascii")
+    temporary.write_text(f"{pid} {start_ticks(pid)}\n", encoding="ascii")
     temporary.replace(path)
 
 
@@ -134,10 +134,16 @@ def live_pid(path: Path) -> int:
     return pid if is_same_process(pid, ticks) else 0
 
 
-def is_same_process(pid: int, start_ticks: int) -> bool:
+def start_ticks(pid: int) -> int:
+    """Return the start time of a process in clock ticks since boot, 0 if there is none; with the id it names one process."""
+    process = stat(pid)
+    return process.start_ticks if process else 0
+
+
+def is_same_process(pid: int, ticks: int) -> bool:
     """Return True if the process that had this id and start time is still alive."""
     process = stat(pid)
-    return process is not None and process.start_ticks == start_ticks and process.state not in "ZX"
+    return process is not None and process.start_ticks == ticks and process.state not in "ZX"
 
 
 def machine_tag() -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from orchestrator.errors import RunError
 from orchestrator.files import failures
-from orchestrator.procs import stat
+from orchestrator.procs import start_ticks
 from orchestrator.record.bench_groups import BenchGroup
 from orchestrator.record.project import owner
 from orchestrator.record.rundir import BenchDir
@@ -45,7 +45,7 @@ class Holder:
 
     def signal(self, number: int) -> bool:
         """Signal the process if it is still the same one, on this machine. Return False if it is elsewhere or gone."""
-        if self.controller != socket.gethostname() or _ticks(self.process) != self.ticks:
+        if self.controller != socket.gethostname() or start_ticks(self.process) != self.ticks:
             return False
         with suppress(ProcessLookupError):
             os.kill(self.process, number)
@@ -62,7 +62,7 @@ class Ownership:
 
     def sign(self) -> None:
         """Write this process into the record. A child that continues the bench must call it again."""
-        record = json.dumps({**owner(), "ticks": _ticks(os.getpid())}).encode() + b"\n"
+        record = json.dumps({**owner(), "ticks": start_ticks(os.getpid())}).encode() + b"\n"
         with failures(self._path, needed=len(record)):
             os.ftruncate(self._handle, 0)
             os.pwrite(self._handle, record, 0)
@@ -139,8 +139,3 @@ def _read(path: Path) -> Holder | None:
         return Holder(str(value["user"]), str(value["controller"]), *numbers, str(value["since"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _ticks(pid: int) -> int:
-    status = stat(pid)
-    return status.start_ticks if status else 0

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
-from orchestrator.procs import stat
+from orchestrator.procs import is_same_process, start_ticks
 from orchestrator.record.project import Project
 
 __all__ = ["Submission", "forget", "submission", "submissions", "submit"]
@@ -33,14 +33,12 @@ class Submission:
     @property
     def is_attended(self) -> bool:
         """Whether its controller lives."""
-        running = stat(self.process)
-        return running is not None and running.start_ticks == self.ticks and running.state not in "ZX"
+        return is_same_process(self.process, self.ticks)
 
 
 def submit(project: Project, bench_id: str, job: str, options: Sequence[str]) -> Submission:
     """Record the job of a bench, whose controller is this process, before it is submitted and when its number is known."""
-    this = stat(os.getpid())
-    record = Submission(bench_id, job, tuple(options), os.getpid(), this.start_ticks if this else 0)
+    record = Submission(bench_id, job, tuple(options), os.getpid(), start_ticks(os.getpid()))
     path = _path(project, bench_id)
     make_folder(path.parent, PROJECT_HINT)
     write_atomic(path, json.dumps({"schema": 1, **asdict(record)}).encode(), hint=PROJECT_HINT)

@@ -219,10 +219,9 @@ def _held(folder: Path) -> Iterator[None]:
 
 def _maker(pid: int) -> str:
     """Return how a folder's name says which process makes it: its machine, its id and its start time."""
-    from orchestrator.procs import machine_tag, stat
+    from orchestrator.procs import machine_tag, start_ticks
 
-    process = stat(pid)
-    return f"{machine_tag()}-{pid}-{process.start_ticks if process else 0}"
+    return f"{machine_tag()}-{pid}-{start_ticks(pid)}"
 
 
 def _is_maker_alive(name: str) -> bool | None:
