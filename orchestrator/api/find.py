@@ -69,8 +69,10 @@ def bench_path(project: Project, name: str) -> Path:
 
 
 def _has_record(folder: Path) -> bool:
-    """Return True for a folder with the record of a bench or of an acceptance, which may be damaged."""
-    return any(os.path.lexists(folder / name) for name in ("bench.json", "acceptance.json"))
+    """Return True for a folder with the record of a bench or of a group of benches, which may be damaged."""
+    from orchestrator.record.bench_groups import group_at
+
+    return os.path.lexists(folder / "bench.json") or group_at(folder) is not None
 
 
 def _is_folder(path: Path) -> bool:
