@@ -125,7 +125,7 @@ SearchRecord = TuneRecord | BisectRecord
 
 def search_of(record: BenchRecord) -> SearchRecord | None:
     """Return what makes a bench a tune or a bisect; None for any other."""
-    return next(iter(record.added.values()), None)
+    return tune_of(record) or bisect_of(record)
 
 
 def tune_of(record: BenchRecord) -> TuneRecord | None:
@@ -156,7 +156,9 @@ def end_search(bench: BenchDir, why: str) -> None:
 
 
 def _with(record: BenchRecord, **values: Any) -> BenchRecord:
-    return replace(record, added={key: replace(part, **values) for key, part in record.added.items()})
+    """Return the record with other values in its search; what other features add stays as it is."""
+    key = "tune" if tune_of(record) else "bisect"
+    return replace(record, added={**record.added, key: replace(record.added[key], **values)})
 
 
 def tune(value: Any) -> TuneRecord:
